@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from dpspec.engine.verify import verify
     from dpspec.integrations.trackers import log_to_mlflow, log_to_wandb
     from dpspec.language.load import load_specs
-    from dpspec.recording.planting.planted import plant
-    from dpspec.recording.recorder import Recorder, record
-    from dpspec.recording.replay import replay
     from dpspec.registry.loader import load_catalog
     from dpspec.results.codec import dump
     from dpspec.results.diff import diff
     from dpspec_recording.checking import check
+    from dpspec_recording.planting.planted import plant
+    from dpspec_recording.recorder import Recorder, record
+    from dpspec_recording.replay import replay
 
 __version__ = VERSION
 
@@ -55,7 +55,7 @@ _HOME = {
     "Diagnostic": "dpspec.contract",
     "EpsilonBounds": "dpspec.engine.schedule_privacy",
     "Finding": "dpspec.contract",
-    "Recorder": "dpspec.recording.recorder",
+    "Recorder": "dpspec_recording.recorder",
     "Result": "dpspec.contract",
     "Spec": "dpspec.contract",
     "Store": "dpspec.engine.storage.trial_store",
@@ -76,9 +76,9 @@ _HOME = {
     "log_to_wandb": "dpspec.integrations.trackers",
     "loss": "dpspec.contract",
     "model": "dpspec.contract",
-    "plant": "dpspec.recording.planting.planted",
-    "record": "dpspec.recording.recorder",
-    "replay": "dpspec.recording.replay",
+    "plant": "dpspec_recording.planting.planted",
+    "record": "dpspec_recording.recorder",
+    "replay": "dpspec_recording.replay",
     "reporter": "dpspec.contract",
     "run": "dpspec.api",
     "score": "dpspec.contract",

@@ -14,8 +14,7 @@ def packages_of(folder: Path) -> list[Path]:
         return [root / "dpspec", TESTS]
     if parts[0] == "plugins":
         return [root / "plugins" / f"dpspec_{parts[1]}"] if parts[1:] else [root / "plugins"]
-    package = root / "dpspec" / parts[0]
-    return [package, root / "dpspec" / "engine" / "recorded"] if parts[0] == "recording" else [package, folder]
+    return [root / "dpspec" / parts[0], folder]
 
 
 def names(folder: Path) -> set[str]:

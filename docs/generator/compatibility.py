@@ -11,9 +11,9 @@ from dpspec import __version__
 from dpspec.contract.events import HOOK_API
 from dpspec.contract.results import SCHEMA as RESULT
 from dpspec.engine.storage.trial_store import SCHEMA as TRIAL
-from dpspec.recording.folder.header import FORMAT
 from dpspec.renames import KEPT, RENAMED, RENAMED_ARGUMENTS
 from dpspec.tested_versions import TESTED
+from dpspec_recording.folder.header import FORMAT
 from generator.markdown import table
 
 _TEXT = Path(__file__).with_name("compatibility.md.tmpl")

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import dpspec.contract as dps
 from dpspec.contract.rules import Rule
-from dpspec.recording import offered
-from dpspec.recording.rules.builtin import RULES
+from dpspec_recording import offered
+from dpspec_recording.rules.builtin import RULES
 
 DPSPEC_API = 1
 

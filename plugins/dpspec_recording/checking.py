@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dpspec.api import File
-from dpspec.engine.recorded.check import RunClaim, check_run
 from dpspec.results.checked_run import CheckedRun
+from dpspec_recording.judge.check import RunClaim, check_run
 
 
 def check(

@@ -101,8 +101,8 @@ def check(
 
     --history judges the releases that an accountant declares, with the same exit codes. It observes no training.
     """
-    from dpspec.engine.recorded.check import RunClaim, check_run
     from dpspec.language.declared_facts import read_declared_facts
+    from dpspec_recording.judge.check import RunClaim, check_run
 
     sizes = tuple(dict.fromkeys([*group_sizes(group_size), 1]))
     if history is not None:
@@ -179,7 +179,7 @@ def _check_history(
 
 def rules() -> None:
     """List the rules on recorded trainings: their observations, reasons and fixes."""
-    from dpspec.engine.recorded.rules import installed_rules
+    from dpspec_recording.judge.rules import installed_rules
 
     for rule in installed_rules().values():
         lines = [rule.name]

@@ -12,11 +12,11 @@ from dpspec.contract.executed import ExecutedSection
 from dpspec.contract.results import UNKNOWN, Result
 from dpspec.contract.sampling import poisson_sampling
 from dpspec.decimals import upper
-from dpspec.engine.recorded.assumptions import PER_RECORD_CLIPPING
-from dpspec.engine.recorded.check import RunClaim, check_run, document_of
 from dpspec.errors import UsageError
 from dpspec.language.yaml_source import to_yaml
-from dpspec.recording.offered import KIND
+from dpspec_recording.judge.assumptions import PER_RECORD_CLIPPING
+from dpspec_recording.judge.check import RunClaim, check_run, document_of
+from dpspec_recording.offered import KIND
 
 
 class RecordedFolders:

@@ -28,17 +28,17 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
-from dpspec.recording.model_hook import ModelHook
-from dpspec.recording.rules.observed import ObservedRules
-from dpspec.recording.rules.second_optimizer import RecordInputs
-from dpspec.recording.step_replay.loaded_batch import _NotedCollate
-from dpspec.recording.step_replay.watch import ReplayedSteps
-from dpspec.recording.watched_training import WatchedTraining
-from dpspec.recording.watching.model_state import ModelState
-from dpspec.recording.watching.optimizer_state import AuditedUpdates
-from dpspec.recording.watching.optimizer_watch import OpacusWatch, SteppedGradients
-from dpspec.recording.watching.options import OptionWatch
-from dpspec.recording.watching.parameter_watch import ParameterWatch
+from dpspec_recording.model_hook import ModelHook
+from dpspec_recording.rules.observed import ObservedRules
+from dpspec_recording.rules.second_optimizer import RecordInputs
+from dpspec_recording.step_replay.loaded_batch import _NotedCollate
+from dpspec_recording.step_replay.watch import ReplayedSteps
+from dpspec_recording.watched_training import WatchedTraining
+from dpspec_recording.watching.model_state import ModelState
+from dpspec_recording.watching.optimizer_state import AuditedUpdates
+from dpspec_recording.watching.optimizer_watch import OpacusWatch, SteppedGradients
+from dpspec_recording.watching.options import OptionWatch
+from dpspec_recording.watching.parameter_watch import ParameterWatch
 
 #: The methods of each part of the recorder.
 PARTS = {

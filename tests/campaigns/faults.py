@@ -229,8 +229,8 @@ class Recording:
         import numpy as np
 
         from dpspec.errors import DpspecError
-        from dpspec.recording.folder.run_folder import RunFolder
-        from dpspec.recording.folder.step_record import PublicStep
+        from dpspec_recording.folder.run_folder import RunFolder
+        from dpspec_recording.folder.step_record import PublicStep
 
         try:
             folder = RunFolder.open(place / name)

@@ -40,8 +40,15 @@ ROOT = Path(__file__).parents[2]
 #: Imported once for the tests of all mutants.
 _LIBRARIES = ("opacus", "scipy.stats", "sklearn.datasets", "torch")
 
-#: The packages of ``dpspec`` that are changed; their numbers decide verdicts.
-PACKAGES = ("accounting", "stats", "training", "engine", "recording", "language")
+#: The packages that are changed, by name; their numbers decide verdicts.
+PACKAGES = {
+    "accounting": "dpspec/accounting",
+    "stats": "dpspec/stats",
+    "training": "dpspec/training",
+    "engine": "dpspec/engine",
+    "recording": "plugins/dpspec_recording",
+    "language": "dpspec/language",
+}
 
 _COPIED = ("dpspec", "plugins", "tests", "specs", "docs", "packaging", ".ci", ".github")
 
@@ -136,7 +143,7 @@ def draw(packages: tuple[str, ...], count: int, seed: int) -> list[Mutant]:
     sources = {
         path.relative_to(ROOT): path.read_text(encoding="utf-8")
         for package in packages
-        for path in sorted((ROOT / "dpspec" / package).rglob("*.py"))
+        for path in sorted((ROOT / PACKAGES[package]).rglob("*.py"))
     }
     every = [(path, number) for path, source in sources.items() for number in range(len(places(ast.parse(source))))]
     random.Random(seed).shuffle(every)
@@ -145,7 +152,8 @@ def draw(packages: tuple[str, ...], count: int, seed: int) -> list[Mutant]:
 
 def folder_of(path: Path) -> str:
     """Return the folder of tests of a module of the product."""
-    return "tests/recording" if path.parts[1:3] == ("engine", "recorded") else f"tests/{path.parts[1]}"
+    package = path.parts[1]
+    return f"tests/plugins/{package.removeprefix('dpspec_')}" if path.parts[0] == "plugins" else f"tests/{package}"
 
 
 def executing(source: str, line: int, executed: dict[str, list[str]]) -> set[str]:

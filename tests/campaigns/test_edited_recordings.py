@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from support.drawn_edits import edited_bytes, edited_json
 from support.opacus_training import Training
 
-from dpspec.engine.recorded.check import RunClaim, check_run
 from dpspec.errors import DpspecError, ExitCode
-from dpspec.recording.folder.run_folder import END, INTERNAL, MARK, SCORED, STATES, STEPS, JournalWriter, read_frames
-from dpspec.recording.folder.weights import WEIGHTS
 from dpspec.registry.loader import load_catalog
+from dpspec_recording.folder.run_folder import END, INTERNAL, MARK, SCORED, STATES, STEPS, JournalWriter, read_frames
+from dpspec_recording.folder.weights import WEIGHTS
+from dpspec_recording.judge.check import RunClaim, check_run
 
 DELTA = 1e-5
 

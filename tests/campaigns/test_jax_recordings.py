@@ -14,10 +14,10 @@ from support.checked_runs import CheckedRun, Question, check_run
 
 import dpspec
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
-from dpspec.recording.folder.probe_facts import UpdateFacts
-from dpspec.recording.rules.guessable_seed import GuessableSeed
-from dpspec.recording.watching.arrays import ArrayModel, ReportedUpdates
 from dpspec.results.conformance_status import rejected
+from dpspec_recording.folder.probe_facts import UpdateFacts
+from dpspec_recording.rules.guessable_seed import GuessableSeed
+from dpspec_recording.watching.arrays import ArrayModel, ReportedUpdates
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")

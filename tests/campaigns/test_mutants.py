@@ -101,7 +101,7 @@ def test_a_second_run_tests_what_has_no_result(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.ci
 def test_drawn_mutants_are_repeatable_and_have_tests() -> None:
-    first, longer = (mutants.draw(("stats", "engine"), count, seed=3) for count in (5, 7))
+    first, longer = (mutants.draw(("stats", "recording"), count, seed=3) for count in (5, 7))
     assert first == longer[:5]
     assert all((mutants.ROOT / mutants.folder_of(mutant.path)).is_dir() for mutant in first)
-    assert mutants.folder_of(Path("dpspec/engine/recorded/check.py")) == "tests/recording"
+    assert mutants.folder_of(Path("plugins/dpspec_recording/judge/check.py")) == "tests/plugins/recording"

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 #: Runs commands one after another without the recorder, and prints the exit code and the messages of each.
 WITHOUT_RECORDER = """
 import contextlib, io, json, sys
-RECORDER = ("dpspec_recording", "dpspec.recording", "dpspec.engine.recorded")
+RECORDER = ("dpspec_recording",)
 class Finder:
     @staticmethod
     def find_spec(name, path=None, target=None):

@@ -12,11 +12,11 @@ from dpspec.contract import FrozenMap, Scope
 from dpspec.contract.executed import ExecutedSection, FiredRule
 from dpspec.engine import ledger as ledgers
 from dpspec.engine.ledger import Entry, bounds, doubts, entry_of, fitting, judge, left, new_ledger, text_with_entries
-from dpspec.engine.recorded.check import RunClaim, check_run
 from dpspec.errors import LedgerError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import plain, read_yaml, to_yaml
 from dpspec.registry.loader import load_catalog
+from dpspec_recording.judge.check import RunClaim, check_run
 
 DAY = dt.date(2026, 1, 2)
 

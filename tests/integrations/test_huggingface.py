@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader
 import dpspec
 from dpspec.errors import UsageError
 from dpspec.integrations.huggingface import DPSpecCallback
-from dpspec.recording.folder.facts import Facts
-from dpspec.recording.folder.run_folder import RunFolder
+from dpspec_recording.folder.facts import Facts
+from dpspec_recording.folder.run_folder import RunFolder
 
 pytestmark = pytest.mark.ci
 

@@ -9,7 +9,7 @@ import pytest
 from support.opacus_training import Training, physical_batches
 
 from dpspec.errors import UsageError
-from dpspec.integrations.live_audit import LiveAudit
+from dpspec_recording.integrations.live_audit import LiveAudit
 
 DELTA = 1e-5
 

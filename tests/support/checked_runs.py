@@ -13,20 +13,20 @@ from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.executed import ExecutedPhase
 from dpspec.contract.findings import Channel
 from dpspec.contract.results import UNKNOWN, AuditResult, Conformance, Result
-from dpspec.engine.recorded import check
-from dpspec.engine.recorded.bounds import ScheduleBounds, ScheduleEpsilon
-from dpspec.engine.recorded.canaries import CanaryBound, canary_bound
-from dpspec.engine.recorded.check import RunClaim as Question
-from dpspec.engine.recorded.combined_checks import SEPARATOR
-from dpspec.engine.recorded.executed_run import RecordedRuns, observe
-from dpspec.engine.recorded.faults import checks_of
-from dpspec.engine.recorded.recorded_run import RecordedRun
 from dpspec.errors import ExitCode
 from dpspec.json_records import write
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters import terminal
 from dpspec.results import codec
+from dpspec_recording.judge import check
+from dpspec_recording.judge.bounds import ScheduleBounds, ScheduleEpsilon
+from dpspec_recording.judge.canaries import CanaryBound, canary_bound
+from dpspec_recording.judge.check import RunClaim as Question
+from dpspec_recording.judge.combined_checks import SEPARATOR
+from dpspec_recording.judge.executed_run import RecordedRuns, observe
+from dpspec_recording.judge.faults import checks_of
+from dpspec_recording.judge.recorded_run import RecordedRun
 
 __all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "checked", "run_page"]
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import dpspec
-from dpspec.recording.folder.facts import Facts
-from dpspec.recording.folder.run_folder import END, RunFolder, RunWriter
+from dpspec_recording.folder.facts import Facts
+from dpspec_recording.folder.run_folder import END, RunFolder, RunWriter
 from support.jobs import kill
 
 RECORDS, RATE, SIZE = 500, 0.1, 50

@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import TensorDataset
 
 import dpspec
-from dpspec.recording.planting.planted import Planted
+from dpspec_recording.planting.planted import Planted
 
 RECORDS, FEATURES = 200, 5
 RATE, STEPS, SIGMA, CLIP = 0.1, 40, 1.5, 1.0

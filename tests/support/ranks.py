@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from dpspec.recording.folder.run_folder import RunFolder
+from dpspec_recording.folder.run_folder import RunFolder
 from support.opacus_training import PrivateTraining
 
 RECORDS, FEATURES = 300, 6

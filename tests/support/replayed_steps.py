@@ -11,8 +11,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpspec.recording.step_replay.measure import StepReplay, measure
-from dpspec.recording.step_replay.trace import StepTrace
+from dpspec_recording.step_replay.measure import StepReplay, measure
+from dpspec_recording.step_replay.trace import StepTrace
 
 CLIP = 0.5
 

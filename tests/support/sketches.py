@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec.recording.watching.noise_sketch import NoiseSketch
+from dpspec_recording.watching.noise_sketch import NoiseSketch
 
 
 def directions(sketch: NoiseSketch, sizes: Sequence[int]) -> Tensor:

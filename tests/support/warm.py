@@ -39,13 +39,14 @@ _PLUGINS = (
     "dpspec_modelmix",
     "dpspec_composition",
     "dpspec_matrix",
+    "dpspec_recording",
 )
 
 #: Programs that are modules. All other programs are scripts.
 _MODULES = ("dpspec", "pytest")
 
 #: Modules that commands do not import, or whose extra a test may hide.
-_LEFT_OUT = ("dpspec.training.opacus_backend", "dpspec.testing", "dpspec.integrations")
+_LEFT_OUT = ("dpspec.training.opacus_backend", "dpspec.testing", "dpspec.integrations", "dpspec_recording.integrations")
 
 
 def _run(

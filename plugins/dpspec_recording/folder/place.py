@@ -1,0 +1,40 @@
+"""The folder of a new recording: its number, and the removal of an earlier recording."""
+
+import re
+import shutil
+from pathlib import Path
+
+from dpspec.errors import UsageError
+from dpspec_recording.folder.run_folder import FILES, MARK
+
+#: Folders of ranks and of later parts.
+_FOLDERS = re.compile(r"(rank|part)-\d+")
+
+_MOST = 1_000_000
+
+
+def numbered(folder: Path) -> Path:
+    """The folder, with ``{n}`` in its last part replaced by the first number from 1 that no file or folder has."""
+    if "{n}" not in folder.name:
+        return folder
+    paths = (folder.with_name(folder.name.replace("{n}", str(number))) for number in range(1, _MOST))
+    return next(path for path in paths if not path.exists())
+
+
+def remove_recording(folder: Path) -> None:
+    """Remove a recording with its ranks and parts; ``UsageError`` if the folder has other files."""
+    if not folder.exists():
+        return
+    entries = sorted(folder.iterdir()) if folder.is_dir() and not folder.is_symlink() else [folder]
+    if not entries:
+        return
+    is_part = {path: _FOLDERS.fullmatch(path.name) is not None and not path.is_symlink() for path in entries}
+    strange = [path.name for path in entries if not is_part[path] and path.name not in FILES]
+    begun = (folder / MARK).exists() or any(is_part.values())
+    if strange or not begun:
+        raise UsageError(f"{folder}: overwrite=True removes recordings only, and {(strange or ['it'])[0]} is none")
+    for path in entries:
+        if is_part[path]:
+            shutil.rmtree(path)
+        else:
+            path.unlink()

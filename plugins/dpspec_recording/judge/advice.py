@@ -1,0 +1,67 @@
+"""What to do about the rejected tests of a run: the advice of each cause once, without what follows from others."""
+
+from collections.abc import Collection, Sequence
+
+from dpspec_recording.judge import noise_checks
+from dpspec_recording.judge.checks import (
+    FILLED,
+    LOADED,
+    OTHER_PARAMETERS,
+    QUIETEST_LAYER,
+    QUIETEST_LAYER_AT_A_STEP,
+    RETURNED,
+)
+from dpspec_recording.judge.conditions import CONDITIONS
+from dpspec_recording.judge.faults import Fault, RunTest, have
+from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
+
+#: Faults whose tests reject any noise of another scale than declared, for every distribution.
+_SCALED = (
+    *(QUIETEST_LAYER, QUIETEST_LAYER_AT_A_STEP, noise_checks.QUIET),
+    *(noise_checks.DIRECTIONS, noise_checks.SHAPE, noise_checks.ALONG),
+)
+
+#: Faults whose tests of products of steps also reject if all noise is larger than declared.
+_LARGER = (noise_checks.PAIRS, noise_checks.DISTANCES)
+
+#: Noise of few numbers has another standard deviation than their distribution.
+_FEW_NUMBERS = (noise_checks.REPEATED, noise_checks.POOLED)
+
+
+def advice_on(tests: Sequence[RunTest], rejected: Sequence[RunTest]) -> tuple[str, ...]:
+    """The advice on some of the ``rejected`` tests of a run, each sentence once.
+
+    A run with a rejected test has at least one advice: of a test, else of the conditions of all.
+    """
+    specific = {id(test): "" if _follows(test, rejected) else test.advice for test in rejected}
+    if any(specific.values()):
+        sentences = [specific[id(test)] for test in tests]
+    else:
+        sentences = [CONDITIONS[test.assumption].advice for test in tests]
+    return tuple(dict.fromkeys(filter(None, sentences)))
+
+
+def _follows(test: RunTest, rejected: Collection[RunTest]) -> bool:
+    """Whether the fault of another rejected test explains this test's."""
+    if test.name == OTHER_PARAMETERS.name:
+        return have(rejected, (LOADED, RETURNED))
+    if test.name == FURTHER_NORMS:
+        return have(rejected, (FILLED,))
+    if test.name == RATE:
+        return any(bad.assumption == test.assumption and bad.is_exact for bad in rejected)
+    scale = next((bad.check.measured for bad in rejected if bad.name == SCALE), None)
+    if test.name == SCALE:
+        return not _is_equal(scale, rejected) or have(rejected, _FEW_NUMBERS)
+    if scale is None or not _is_equal(scale, rejected):
+        return False
+    return _is_of(test, _SCALED) or (scale > 1.0 and _is_of(test, _LARGER))
+
+
+def _is_equal(scale: float | None, rejected: Collection[RunTest]) -> bool:
+    """Whether noise of a wrong ``scale`` has it in all layers. Otherwise the quietest one is the fault."""
+    layers = [bad.check.measured for bad in rejected if bad.name == QUIETEST_LAYER.name]
+    return bool(scale) and all(measured is None or measured >= 0.9 * (scale or 0.0) for measured in layers)
+
+
+def _is_of(test: RunTest, faults: Collection[Fault]) -> bool:
+    return any(test.name == fault.name for fault in faults)

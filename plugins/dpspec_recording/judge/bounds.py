@@ -1,0 +1,334 @@
+"""Bounds on epsilon of the executed schedule of a recorded run.
+
+Theorems and proofs: ``docs/explanation/proofs/recorded-runs.md``.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+
+import numpy as np
+
+from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair, real_divisor_pair
+from dpspec.contract import Series
+from dpspec.contract.executed import ExecutedPhase
+from dpspec.kit.findings import PROFILE_DELTAS, profile
+from dpspec_recording.judge.recorded_run import LARGEST_MULTIPLIER, RecordedRun
+from dpspec_recording.sums.clip_limits import CLIP_ROUNDING
+
+ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
+
+#: Name of the series of the schedule's privacy profile, and the relative width of its intervals.
+PROFILE, _PROFILE_WIDTH = "recorded-profile", 1e-3
+
+#: Number of different noise multipliers that are composed exactly. More are rounded down to this number of digits.
+_DISTINCT, _DIGITS = 24, 3
+
+#: Smallest noise multiplier with a bound. Below it, epsilon exceeds the range of a float.
+_SMALLEST = 1e-100
+
+
+def phases_of(run: RecordedRun) -> list[ExecutedPhase]:
+    clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
+    if run.header.clipping == "adaptive":  # chosen by noisy counts
+        clip_norms = [None] * run.steps
+    keys = zip(run.noise_multipliers, clip_norms, run.rates, strict=True)
+    phases: list[ExecutedPhase] = []
+    first = 1
+    for (multiplier, clip, rate), same in groupby(keys):
+        steps = sum(1 for _ in same)
+        phases.append(ExecutedPhase(first=first, steps=steps, noise_multiplier=multiplier, clip_norm=clip, rate=rate))
+        first += steps
+    return phases
+
+
+@dataclass(frozen=True)
+class ScheduleEpsilon:
+    """Epsilon of a schedule.
+
+    interval: contains the worst case over datasets; None if nothing bounds it. method: or why the bound is not finite.
+    tight: whether the lower end is meaningful. It is not if noise was rounded, or if participation is bounded.
+    """
+
+    interval: Interval | None
+    method: str
+    tight: bool = True
+
+
+class ScheduleBounds:
+    """Epsilon of the executed schedule of a run, computed once for each adjacency, delta and group size."""
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.run = run
+        self._bounds: dict[tuple[str, float, int], ScheduleEpsilon] = {}
+        # Poisson samples have the same pairs in both adjacencies.
+        self._symmetric = None not in run.rates and run.header.clipping != "adaptive"
+
+    @property
+    def is_of_phases_alone(self) -> bool:
+        """Whether the bounds count nothing but Poisson samples with the noise and rates of the steps."""
+        rates, header = [rate for rate in self.run.rates if rate is not None], self.run.header
+        sampled = len(rates) == len(self.run.noise_multipliers) and None not in self.run.noise_multipliers
+        return sampled and header.clipping != "adaptive" and _empty_draws(self.run, rates, 1) is None
+
+    def epsilon(self, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
+        """Epsilon at ``delta`` for groups of ``size`` records."""
+        key = ("" if self._symmetric else adjacency, delta, size)
+        if key not in self._bounds:
+            self._bounds[key] = _epsilon_of(self.run, *key)
+        return self._bounds[key]
+
+
+def _epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
+    noise = run.noise_multipliers
+    multipliers = [sigma for sigma in noise if sigma is not None]
+    unknown = len(noise) - len(multipliers)
+    if unknown:
+        reason = f"the noise multiplier or the noise was not observed at {unknown} of {len(noise)} steps"
+        return ScheduleEpsilon(None, reason)
+    bound = _bounded(run, multipliers, adjacency, delta, size)
+    limits = None if run.end is None else run.end.clip_limits
+    if limits is not None and limits.smallest < 1.0 - CLIP_ROUNDING:  # noise for longer gradients than there are
+        bound = replace(bound, tight=False)
+    if run.supported_share < 1.0:  # a conservative noise multiplier gives no lower bound
+        bound = replace(bound, tight=False, method=f"{bound.method}, with the lower limit of the measured noise")
+    return bound
+
+
+def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
+    scheme = run.header.scheme
+    if bare := sum(sigma < _SMALLEST for sigma in noise):
+        reason = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
+        return ScheduleEpsilon(interval=Interval(0.0, math.inf), method=reason, tight=False)
+    sized = zip(run.header.layers, run.quietest, strict=True)
+    quiet = [] if run.scaled_squares is None else [name for (name, size), least in sized if size and least == 0.0]
+    if quiet:
+        named = ", ".join(quiet[:3]) + (f" and {len(quiet) - 3} more" if len(quiet) > 3 else "")
+        return ScheduleEpsilon(None, f"some updates of {named} got no noise: nothing bounds what these parameters show")
+    rates, adaptive = [rate for rate in run.rates if rate is not None], run.header.clipping == "adaptive"
+    if len(rates) == len(noise):
+        if adaptive and run.header.world:
+            return ScheduleEpsilon(None, "adaptive clipping has a bound for one process only")
+        if adaptive:
+            bound_at = partial(_adaptive_epsilon, run, noise, rates, adjacency, size)
+        else:
+            bound_at = partial(poisson_epsilon, noise, rates, group_size=size)
+        return _with_empty_draws(_empty_draws(run, rates, size), bound_at, delta)
+    if not run.header.in_epochs:
+        reason = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
+        reason = "were not observed at every step" if run.header.is_poisson else reason
+        return ScheduleEpsilon(None, f"the distribution of the batches is unknown: they {reason}")
+    if adaptive:
+        return ScheduleEpsilon(None, f"adaptive clipping has a bound for Poisson samples only, not {scheme} batches")
+    if adjacency == ADD_REMOVE:
+        return ScheduleEpsilon(None, f"{scheme} batches all change when a record is added: nothing bounds that")
+    internal = run.internal
+    if internal is None or internal.most_often is None or internal.sampling is None or internal.sampling.repeats:
+        return ScheduleEpsilon(
+            None, "the number of batches of a record was not observed, or some are in one batch twice"
+        )
+    # Batches in an order independent of the records; a record is in at most ``most_often`` batches.
+    worst = sorted(noise)[: internal.most_often]
+    if not worst:
+        return ScheduleEpsilon(interval=Interval(0.0, 0.0), method="no step")
+    mu = size * math.sqrt(math.fsum(sigma**-2 for sigma in worst)) * (1.0 + 1e-12)
+    method = f"a Gaussian at each of {len(worst)} batches that a record is in, nothing amplified"
+    return ScheduleEpsilon(interval=PrivacyLoss.gaussian(1.0 / mu).epsilon(delta), tight=False, method=method)
+
+
+def shuffled_epsilon(run: RecordedRun, adjacency: str, delta: float) -> tuple[Interval, int] | None:
+    """Bound epsilon of a shuffled loader from below, on datasets of at least a number of records; None if unknown.
+
+    ``docs/explanation/proofs/shuffle.md`` has the datasets. Noise counts as the largest of all steps, and a group as
+    one of its members.
+    """
+    header, noise = run.header, run.configured_multipliers
+    size, records = header.batch_size or 0, header.records or 0
+    sigma = max((math.inf if value is None else value for value in noise), default=math.inf)
+    whole_run = run.resumed is None and not header.world and not header.canaries and header.repeats == 1
+    if (
+        header.scheme != "shuffled"
+        or header.clipping == "adaptive"
+        or not whole_run
+        or not _SMALLEST <= sigma < math.inf
+        or not 1 < size <= records
+    ):
+        return None
+    batches = (records // size, -(-records // size))  # the loader drops an incomplete last batch, or keeps it
+    drops, keeps = (
+        np.array_equal(run["drawn"], np.resize(np.minimum(size, records - size * np.arange(count)), run.steps))
+        for count in batches
+    )
+    if not drops and not keeps:
+        return None
+    count = batches[0] if drops else batches[1]
+    epochs, last_steps = divmod(run.steps, count)
+    drawn = min(count * size, records)
+    losses: list[PrivacyLoss] = []
+    if adjacency == ZERO_OUT:
+        full = (largest_sum_pair(count, sigma, 2.0, 1.0, drawn / records), epochs)
+        part = (
+            largest_sum_pair(max(1, last_steps), sigma, 2.0, 1.0, max(1, last_steps) * size / records),
+            min(last_steps, 1),
+        )
+        losses.append(PrivacyLoss(tuple((pair, times) for pair, times in (full, part) if times), "present-first"))
+    elif not epochs:
+        return None
+    else:
+        if drops:
+            pair = largest_sum_pair(count, sigma, 2.0, 0.0, drawn / (drawn + 1))
+            losses.append(PrivacyLoss(((pair, epochs),), "present-first"))
+        if keeps:
+            losses.append(PrivacyLoss.gaussian(sigma * (1.0 + 1e-12) / math.sqrt(epochs)))
+    return min((loss.epsilon(delta) for loss in losses), key=lambda end: end.lower), drawn - 1
+
+
+def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float, group_size: int) -> ScheduleEpsilon:
+    """Epsilon at ``delta`` in (0, 1) of Poisson sampled steps for groups of up to ``group_size``.
+
+    If there are many different noise multipliers, they are rounded down. A rate of 0 counts as 1.
+    """
+    loss, exact = _poisson_loss(noise, rates, group_size)
+    return ScheduleEpsilon(interval=loss.epsilon(delta), method="PLD of Poisson samples", tight=exact)
+
+
+def _poisson_loss(noise: Sequence[float], rates: Sequence[float], group_size: int) -> tuple[PrivacyLoss, bool]:
+    """The privacy loss of all steps, and whether no noise multiplier was rounded."""
+    exact = len(set(noise)) <= _DISTINCT
+    rounded = list(noise) if exact else _rounded_down(noise, _DIGITS)
+    counts = Counter(zip(rounded, rates, strict=True))
+    components = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
+    return PrivacyLoss(tuple(components)), exact
+
+
+def _adaptive_epsilon(
+    run: RecordedRun, noise: Sequence[float], rates: Sequence[float], adjacency: str, size: int, delta: float
+) -> ScheduleEpsilon:
+    """Epsilon of steps with Opacus' adaptive clipping, whose noisy count costs too.
+
+    Opacus adds more noise to gradients than its multiplier says, and divides the count by the real batch size: Theorem
+    55 of ``docs/explanation/proofs/adaptive-clipping.md``.
+    """
+    if adjacency == ADD_REMOVE:
+        reason = "which nothing bounds if a record is added or removed: use --adjacency zero-out"
+        return ScheduleEpsilon(None, f"adaptive clipping divides its noisy count by the real batch size, {reason}")
+    counted = None if run.end is None else run.end.adaptive
+    if counted is None or counted.counts < run.steps or not 0.0 < counted.least_std < LARGEST_MULTIPLIER:
+        return ScheduleEpsilon(None, "the noisy count of adaptive clipping was not observed at every step")
+    raised = run["deviation"] / run["clip_norm"] / run["noise_multiplier"]
+    multipliers = np.asarray(noise) * raised
+    if not np.isfinite(multipliers).all():
+        return ScheduleEpsilon(None, "the noise multiplier is not below twice the noise of the count")
+    rounded = _rounded_down(multipliers.tolist(), _DIGITS + 2)  # clip norms are rounded, so quotients differ
+    counts = Counter(zip(rounded, rates, strict=True))
+    pairs = (
+        (real_divisor_pair(rate, sigma, counted.least_std, size), steps) for (sigma, rate), steps in counts.items()
+    )
+    method = "Gaussians of the drawn records, with the noisy count of adaptive clipping; batches amplify nothing"
+    return ScheduleEpsilon(interval=PrivacyLoss(tuple(pairs)).epsilon(delta), tight=False, method=method)
+
+
+def _rounded_down(values: Sequence[float], digits: int) -> list[float]:
+    unit = 10.0 ** (np.floor(np.log10(np.maximum(values, 1e-300))) - (digits - 1))
+    rounded: list[float] = (np.floor(np.asarray(values) / unit) * unit).tolist()
+    return rounded
+
+
+@dataclass(frozen=True)
+class _EmptyDraws:
+    """Steps without a drawn record that are not steps with noise alone.
+
+    Attributes:
+        probability: A bound on the probability of one or more in the run, for each of two neighbors.
+        effect: What happens then.
+        fix: What prevents it.
+    """
+
+    probability: float
+    effect: str
+    fix: str
+
+
+def _empty_draws(run: RecordedRun, rates: Sequence[float], size: int) -> _EmptyDraws | None:
+    """The empty draws that change the distribution of a run's Poisson samples; None if none does.
+
+    Opacus' sampler of several processes omits the empty draws of a rank. Its loader with ``rand_on_empty`` replaces an
+    empty batch by a random row. A neighbor may lack ``size`` records.
+    """
+    header = run.header
+    if header.world:
+        eta = header.world * _empty_draw(rates, header.share or 0)
+        return _EmptyDraws(eta, "Opacus' sampler omits the empty draws of a rank", "use larger batches")
+    if not run.options.fills_empty:
+        return None
+    eta = _empty_draw(rates, max(0, (header.present or 0) - size))
+    fix = "leave rand_on_empty out of make_private, and Opacus steps with noise alone"
+    return _EmptyDraws(eta, "rand_on_empty=True of make_private replaces an empty batch by a random row", fix)
+
+
+def _empty_draw(rates: Sequence[float], records: int) -> float:
+    """A bound on the probability that one of several Poisson samples of ``records`` is empty."""
+    return math.fsum((1.0 - rate) ** records for rate in rates)
+
+
+def _with_empty_draws(
+    empty: _EmptyDraws | None, bound_at: Callable[[float], ScheduleEpsilon], delta: float
+) -> ScheduleEpsilon:
+    """Epsilon at ``delta`` of Poisson samples with epsilon ``bound_at(delta)``, except at empty draws.
+
+    The run is within their probability eta of Poisson samples in total variation, so it is
+    (epsilon, delta + (1 + e^epsilon) eta)-DP if these are (epsilon, delta)-DP (Theorem R6 of
+    ``docs/explanation/proofs/recorded-runs.md``).
+    """
+    if empty is None:
+        return bound_at(delta)
+    loose = bound_at(0.5 * delta).interval
+    charge = math.inf if loose is None or loose.upper > 700.0 else (1.0 + math.exp(loose.upper)) * empty.probability
+    if not charge <= 0.5 * delta:
+        probability = f"with probability up to {min(1.0, empty.probability):.2g}, too much for delta"
+        return ScheduleEpsilon(None, f"{empty.effect}, {probability}: {empty.fix}")
+    above = bound_at(delta - charge)
+    if above.interval is None:
+        return above
+    if delta + charge >= 1.0:  # any two outputs are within a delta of 1
+        return replace(above, interval=replace(above.interval, lower=0.0))
+    below = bound_at(delta + charge)
+    if below.interval is None:
+        return above
+    return replace(above, interval=replace(above.interval, lower=below.interval.lower))
+
+
+def profile_series(
+    bounds: ScheduleBounds, adjacencies: Sequence[str], group_sizes: Sequence[int], source: str
+) -> Iterator[Series]:
+    """Upper bounds on the privacy profile of the executed schedule; no series if nothing bounds it."""
+    rows = [
+        (adjacency, size, epsilon, delta)
+        for adjacency in adjacencies
+        for size in group_sizes
+        for epsilon, delta in _profile(bounds, adjacency, size)
+    ]
+    if rows:
+        yield profile(rows, rigor="certified", source=source, name=PROFILE)
+
+
+def _profile(bounds: ScheduleBounds, adjacency: str, size: int) -> list[tuple[float, float]]:
+    run, interval = bounds.run, bounds.epsilon(adjacency, PROFILE_DELTAS[-1], size).interval
+    if interval is None or math.isinf(interval.upper):
+        return []
+    noise, rates = [sigma or 0.0 for sigma in run.noise_multipliers], [rate for rate in run.rates if rate is not None]
+    if len(rates) < len(noise) or run.header.clipping == "adaptive":
+        ends = [(bounds.epsilon(adjacency, delta, size).interval, delta) for delta in PROFILE_DELTAS]
+        return [(end.upper, delta) for end, delta in ends if end is not None and math.isfinite(end.upper)]
+    epsilons = _poisson_loss(noise, rates, size)[0].epsilons(PROFILE_DELTAS, width=_PROFILE_WIDTH)
+    # Empty draws add (1 + e^epsilon) eta to delta, as in ``_with_empty_draws``.
+    empty = _empty_draws(run, rates, size)
+    eta = 0.0 if empty is None else empty.probability
+    charged = [
+        (end.upper, delta + (1.0 + math.exp(min(end.upper, 700.0))) * eta)
+        for end, delta in zip(epsilons, PROFILE_DELTAS, strict=True)
+    ]
+    return [(epsilon, delta) for epsilon, delta in charged if math.isfinite(epsilon) and delta < 1.0]

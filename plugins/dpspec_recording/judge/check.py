@@ -1,0 +1,127 @@
+"""``dpspec check``: the spec of a recorded run in memory, and the result of the pipeline on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpspec.contract import Json
+from dpspec.contract.catalog import Catalog
+from dpspec.engine.stated_claim import StatedClaim, run_document, spec_name
+from dpspec.errors import SpecError, UsageError
+from dpspec.language.declared_facts import DeclaredFacts, read_declared_facts, with_declared_facts
+from dpspec_recording.folder.resumed_folder import open_run
+from dpspec_recording.judge.channels import HYPERPARAMETERS, require_known
+from dpspec_recording.judge.conditions import ASSUMABLE
+from dpspec_recording.judge.rules import require_rules
+from dpspec_recording.offered import KIND
+
+if TYPE_CHECKING:
+    from dpspec.contract.results import Result
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunClaim(StatedClaim):
+    """The claim about a recorded run, and its threat model.
+
+    adjacency: ``zero-out`` or ``add-remove``.
+    public: names of hyperparameters that the user declares public. assume: names of channels and assumptions that the
+    user assumes if the recording leaves them open. accept: names of rules whose cautions the user accepts. select: the
+    only rules to evaluate, all if empty; ignore: rules that are not evaluated.
+    """
+
+    adjacency: str = "zero-out"
+    assume: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
+    accept: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    def require_valid(self) -> None:
+        super().require_valid()
+        if self.adjacency not in ("zero-out", "add-remove"):
+            raise UsageError(
+                f"--adjacency must be zero-out or add-remove for a recorded run, got {self.adjacency!r}; a spec with "
+                "mechanism: {kind: group} and without training bounds replaced records"
+            )
+
+
+def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
+    """The spec of a claim about a recorded run. model: the name of the model to be released."""
+    require_known("assume", claim.assume, ASSUMABLE)
+    require_known("public", claim.public, HYPERPARAMETERS)
+    header = open_run(run).header
+    for option in ("accept", "select", "ignore"):
+        require_rules(option, getattr(claim, option))
+    names: dict[str, Json] = {key: list(getattr(claim, key)) for key in ("assume", "public", "select", "ignore")}
+    names["accept"] = dict.fromkeys(claim.accept, "accepted on the command line")
+    return {
+        "dpspec": 1,
+        "name": spec_name(run.resolve().name) or "run",
+        "mechanism": {"kind": KIND, "delta": claim.delta},
+        "data": {"kind": "declared", "records": header.records or 1, "features": 1, "classes": 2},
+        "training": {
+            "backend": KIND,
+            "run": run.as_posix(),
+            **({"model": model} if model else {}),
+            **{key: option_names for key, option_names in names.items() if option_names},
+        },
+        "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
+        "claims": claim.claims,
+    }
+
+
+def check_run(
+    run: Path,
+    claim: RunClaim,
+    catalog: Catalog | None = None,
+    model: Path | Mapping[str, Any] | None = None,
+    declare: Path | None = None,
+) -> Result:
+    """The result of the pipeline.
+
+    Args:
+        run: The folder of the recording.
+        claim: The claim and its threat model.
+        catalog: The installed plugins.
+        model: The model to be released, as a file or as its ``state_dict()``.
+        declare: A file with facts for statements.
+
+    Raises:
+        SpecError: The file of ``declare`` has errors.
+    """
+    from dpspec.registry.loader import load_catalog
+    from dpspec_recording.judge.executed_run import GIVEN_MODEL
+
+    released, name = None, ""
+    if model is not None:
+        from dpspec_recording.released_model import released_model
+
+        released = released_model(model)
+        name = model.as_posix() if isinstance(model, Path) else released.name
+    option_values: dict[str, Sequence[object]] = {
+        "--delta": [claim.delta],
+        "--epsilon": [] if claim.epsilon is None else [claim.epsilon],
+        "--group-size": claim.group_sizes if claim.group_sizes != (1,) else (),
+        "--adjacency": [claim.adjacency] if claim.adjacency != "zero-out" else [],
+        "--model": [name] if name else [],
+        "--public": claim.public,
+        "--assume": claim.assume,
+        "--accept": claim.accept,
+        "--select": claim.select,
+        "--ignore": claim.ignore,
+        "--declare": [] if declare is None else [declare.as_posix()],
+    }
+    facts = DeclaredFacts() if declare is None else read_declared_facts(declare)
+    if facts.diagnostics:
+        raise SpecError(facts.diagnostics)
+    token = GIVEN_MODEL.set(released)
+    try:
+        command = ["dpspec", "check", os.fspath(run)]
+        document = with_declared_facts(document_of(run, claim, name), facts.facts)
+        return run_document(document, catalog or load_catalog(), command, option_values)
+    finally:
+        GIVEN_MODEL.reset(token)

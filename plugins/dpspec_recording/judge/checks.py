@@ -1,0 +1,588 @@
+"""Tests that only a recording allows: of the accountant, parameter changes, clipped sums and the divisor."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dpspec.contract import Phase
+from dpspec.decimals import nearest
+from dpspec.stats import gaussian_noise
+from dpspec.stats.conformance import noise_tests
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
+from dpspec_recording.audited_steps import found_faults
+from dpspec_recording.folder.facts import Facts
+from dpspec_recording.folder.probe_facts import AdaptiveFacts
+from dpspec_recording.judge import joined_checks, noise_checks
+from dpspec_recording.judge.faults import Fault, RunTest
+from dpspec_recording.judge.recorded_run import Array, RecordedRun
+from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
+from dpspec_recording.sums.clip_limits import CLIP_ROUNDING
+
+LIMITS = Fault(
+    name="clip-limits",
+    assumption="clipping",
+    title="norm to which gradients are clipped, over the norm by which their noise is scaled",
+    observed="measured",
+    advice=(
+        "Opacus clips by max_grad_norms per layer, or by the model's max_grad_norm with ghost clipping. It "
+        "scales noise by the optimizer's max_grad_norm, which alone its schedulers set. Set both, between "
+        "steps and not between physical batches; with layers the optimizer's is the root of the sum of "
+        "squares."
+    ),
+)
+EDITED = Fault(
+    name="edited-sum",
+    assumption="clipping",
+    title="changes of the summed gradient outside of clipping",
+    observed="measured",
+    advice="Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity.",
+)
+ADDED = Fault(
+    name="added-gradients",
+    assumption="clipping",
+    title="batches with other gradients than the second backward pass left",
+    observed="measured",
+    advice="Give every term of the loss to make_private's criterion, and change no gradient before the step.",
+)
+SUM_MOVED = Fault(
+    name="sum-moved",
+    assumption="unmixed-batches",
+    title="move of the clipped sum if a record is replaced in the replayed step, in clip norms",
+    observed="measured",
+    advice=(
+        "One record contributes more than the clip norm allows: look for several rows or backward passes "
+        "for each record, losses that weigh records by the batch, and clipping of other values than a "
+        "record's whole gradient."
+    ),
+)
+REMOVED = Fault(
+    name="sum-moved-without-records",
+    assumption="unmixed-batches",
+    title="move of the clipped sum for each record that a replayed step omits or repeats, in clip norms",
+    observed="measured",
+    advice=(
+        "A step without some of its records, or with some twice, moves the sum further than their "
+        "contributions: look for contributions above the clip norm, and for losses that depend on the "
+        "number of records."
+    ),
+)
+OTHERS_MOVED = Fault(
+    name="others-moved",
+    assumption="unmixed-batches",
+    title=("change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"),
+    observed="measured",
+    advice=(
+        "A record changes the results of other records: look for normalization, centering or attention over "
+        "the batch, mixup, pairs or triplets of records, in-batch negatives, losses that divide by a total "
+        "of the batch, scales from its longest record, clipping of a sum or a mean of several records, "
+        "sums of earlier steps, forward passes that read the dataset (graphs, retrieval, class means), and "
+        "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False)."
+    ),
+)
+FILLED = Fault(
+    name="filled-batches",
+    assumption="sampling",
+    title="empty batches that rand_on_empty replaced by a random row",
+    observed="reported",
+    advice=(
+        "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn "
+        "alone, the sum without it has the random row in its place, and moves by two clip norms."
+    ),
+)
+OTHER_PARAMETERS = Fault(
+    name="other-parameters",
+    assumption="gradient-parameters",
+    title="gradients computed at other parameters than the last step left",
+    observed="measured",
+    advice="Do not move the parameters before the forward pass and back, as SAM does.",
+)
+UPDATES = Fault(
+    name="other-updates",
+    assumption="update-rule",
+    title="updates that differ from the recomputed update",
+    observed="measured",
+    advice="Remove hooks from the optimizer, and change no parameter or state in its step.",
+)
+LOADED = Fault(
+    name="loaded-weights",
+    assumption="update",
+    title="weights that load_state_dict put into the model between steps",
+    observed="measured",
+    advice=(
+        "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an "
+        "average with other weights. Load them before dpspec.record begins, and record what follows as a "
+        "part, with resume=True."
+    ),
+)
+RETURNED = Fault(
+    name="returned-weights",
+    assumption="update",
+    title="weights of an earlier step that were put back between steps",
+    observed="measured",
+    advice=(
+        "The training went back to weights that it had before: if a loss or an accuracy on the records "
+        "chose them (the best of all), the choice has no noise and depends on each record. Go on from the "
+        "last weights, or choose by public records and record what follows as a part, with resume=True."
+    ),
+)
+MOVED = Fault(
+    name="moved-parameters",
+    assumption="update",
+    title="parameter changes outside the DP optimizer",
+    observed="measured",
+    advice=(
+        "A recording cannot distinguish a change that depends on no record (clamping, an average of "
+        "weights) from training without noise: if it reads no record, make it after the recorded block; "
+        "else remove it."
+    ),
+)
+CHANGED = Fault(
+    name="changed-state",
+    assumption="model-state",
+    title="changed model state without noise",
+    observed="measured",
+    advice=(
+        "Running statistics of a layer, means and histories of losses are computed from records: remove "
+        "them. State that reads no record, such as a step counter, belongs outside of the recorded model."
+    ),
+)
+COUNT_NOISE = Fault(
+    name="count-noise",
+    assumption="noise-scale",
+    title="noise of the count of unclipped records",
+    observed="measured",
+    advice="Leave add_noise and unclipped_num_std of the optimizer unchanged.",
+)
+SILENT = Fault(
+    name="silent-counts",
+    assumption="noise-scale",
+    title="counts of unclipped records without noise",
+    observed="measured",
+    advice=("Leave add_noise and unclipped_num_std of the optimizer unchanged: a count without noise shows a record."),
+)
+NEXT_NORM = Fault(
+    name="next-clip-norm",
+    assumption="data-independent-hyperparameters",
+    title="clip norms that do not follow from the noisy count before",
+    observed="measured",
+    advice="Let AdaClipDPOptimizer alone set its clip norm: others may depend on the records.",
+)
+UNSCORED = Fault(
+    name="unscored-canaries",
+    assumption="canaries",
+    title="inserted canaries without a score",
+    observed="reported",
+    advice="Call run.score after the block, in the training script, and keep canaries.npz in the folder.",
+)
+MEDDLED = Fault(
+    name="other-gradients",
+    assumption="update",
+    title="updates with gradients other than the noisy sum",
+    observed="measured",
+    advice=(
+        "Gradients changed between the noise and the update: add nothing of the records there. A map of the "
+        "noisy gradient alone (a mask, a projection, weight decay) and a public gradient are allowed: make "
+        "them in the inner optimizer, on a copy of p.grad."
+    ),
+)
+DIVISOR = Fault(
+    name="other-divisor",
+    assumption="data-independent-hyperparameters",
+    title="divisor of the gradient",
+    observed="reported",
+    advice=(
+        "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad "
+        "unchanged, and clip or scale the noisy gradient in the inner optimizer."
+    ),
+)
+WITHOUT_NOISE = Fault(
+    name="update-without-noise",
+    assumption="noise-scale",
+    title="parameter updates without noise",
+    observed="reported",
+    advice="Add noise at each update, also for an empty batch: a step without noise releases its exact sum.",
+)
+QUIETEST_LAYER = Fault(
+    name="quietest-layer",
+    assumption="per-layer-noise",
+    title="chi-square of the quietest layer",
+    observed="reported",
+    advice=(
+        "One tensor of the model got less noise than the others, or none: draw noise of the same standard "
+        "deviation for every trained tensor, at each step."
+    ),
+)
+QUIETEST_LAYER_AT_A_STEP = Fault(
+    name="quietest-layer-at-a-step",
+    assumption="per-layer-noise",
+    title="chi-square of the quietest layer at a step",
+    observed="reported",
+    advice=(
+        "One tensor of the model got less noise than the others, or none: draw noise of the same standard "
+        "deviation for every trained tensor, at each step."
+    ),
+    limit_of="one-step",
+)
+ORDERED = Fault(
+    name="assumed-poisson",
+    assumption="sampling",
+    title="assumed Poisson sampling, although the loader's batches are",
+    observed="reported",
+    advice="Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
+)
+UNSEEN = Fault(
+    name="unobserved-batch",
+    assumption="sampling",
+    title="steps without an observed batch",
+    observed="reported",
+    advice=(
+        "Iterate the loader that make_private returned, instead of the original DataLoader, and give this "
+        "loader to dpspec.record: batches of another loader have no known sampling rate. A custom loop "
+        "reports each batch."
+    ),
+)
+SEVERAL_BATCHES = Fault(
+    name="several-batches",
+    assumption="sampling",
+    title="steps with several drawn batches",
+    observed="reported",
+    advice=("Skipping drawn batches changes the sampling distribution; joining batches changes the sampling rate."),
+)
+SEVERAL_UPDATES = Fault(
+    name="several-updates",
+    assumption="update",
+    title="steps with more or fewer than one update",
+    observed="measured",
+    advice=(
+        "Make one update of the optimizer for each drawn batch: a second one from the same noisy sum, or an "
+        "update without new noise, costs more than the accountant counts. A plain loop calls run.stepped() "
+        "after each."
+    ),
+)
+CONTRIBUTIONS = Fault(
+    name="other-contributions",
+    assumption="clipping",
+    title="steps with more or fewer contributions than drawn records",
+    observed="reported",
+    advice=(
+        "Report one norm for each record of the batch that run.sampled reported, of a record without "
+        "gradient 0: missing or additional contributions have another sensitivity."
+    ),
+)
+UNCLIPPED = Fault(
+    name="unclipped-sum",
+    assumption="clipping",
+    title="gradient sums without an observed clipping",
+    observed="reported",
+    advice=(
+        "Call backward() on the loss of make_private's criterion only: the gradient of a plain loss enters "
+        "the sum without clipping. Create the criterion once, by make_private, and use it for every batch."
+    ),
+)
+LONGER = Fault(
+    name="longer-sum",
+    assumption="clipping",
+    title="steps with a sum longer than its clipped contributions allow",
+    observed="reported",
+    advice=(
+        "The reported norms do not belong to the contributions of the reported sum: give run.clipped the "
+        "norm of each record's whole gradient, over all layers together, after clipping. Clipping each "
+        "coordinate or layer to the bound leaves longer gradients, whose norm is up to the root of their "
+        "number times longer."
+    ),
+)
+COUNTED_STEPS = Fault(
+    name="accountant-steps",
+    assumption="accounting",
+    title="steps counted by the accountant",
+    observed="reported",
+    advice=(
+        "Let the accountant count each update: keep the step hook of make_private, change nothing in its "
+        "history, and use one engine for the optimizer and for get_epsilon."
+    ),
+)
+COUNTED_NOISE = Fault(
+    name="accountant-noise",
+    assumption="accounting",
+    title="noise multiplier of the accountant",
+    observed="reported",
+    advice=(
+        "The accountant counts another noise multiplier than the optimizer used: give both the same one, "
+        "and change it by a scheduler of Opacus only."
+    ),
+)
+COUNTED_RATE = Fault(
+    name="accountant-rate",
+    assumption="accounting",
+    title="sampling rate of the accountant",
+    observed="reported",
+    advice=(
+        "The accountant counts another sampling rate than the loader drew with: take both from one call of "
+        "make_private, and change neither."
+    ),
+)
+
+
+def _declared(name: str, assumption: str, quantity: str) -> Fault:
+    """Another quantity than the phases of the spec declare."""
+    return Fault(
+        name=name,
+        assumption=assumption,
+        title=f"{quantity} that the spec declares",
+        observed="reported",
+        advice=f"Train with the {quantity} of the spec, or declare the executed one.",
+    )
+
+
+DECLARED_STEPS = _declared("declared-steps", "steps", "updates")
+DECLARED_NOISE = _declared("declared-noise", "noise-scale", "noise multiplier")
+DECLARED_RATE = _declared("declared-rate", "sampling", "sampling rate")
+DECLARED_CLIP = _declared("declared-clip-norm", "clipping", "clip norm")
+DECLARED_RECORDS = _declared("declared-records", "sampling", "records")
+
+
+def own_checks(run: RecordedRun) -> Iterator[RunTest]:
+    """All checks of a run with one step or more."""
+    yield from _noise(run)
+    yield from noise_checks.noise_checks(run)
+    if run.end is not None and run.end.seeds is not None:
+        note = f"of {run.steps} steps"
+        yield noise_checks.SHARED_SEED.none_found(run.end.seeds.shared, note, None)
+        yield noise_checks.PUBLIC_SEED.none_found(run.end.seeds.public, note, None)
+    yield from _moved(run)
+    yield from _contributions(run)
+    yield from _gradients(run)
+    yield from _batches(run)
+    yield from _accountant(run)
+    yield from _divided(run)
+    if run.header.canaries and run.end is not None:
+        scored = run.scored is not None and run.folder.has_canaries
+        missing = 0 if scored else run.header.canaries
+        yield UNSCORED.none_found(missing, "", None)
+    yield from joined_checks.rank_checks(run)
+    yield from joined_checks.resume_checks(run)
+
+
+def _noise(run: RecordedRun) -> Iterator[RunTest]:
+    squares = run["noise_squares"]
+    observed = np.isfinite(squares)
+    if observed.any():
+        noisy = run["noise_multiplier"] > 0.0
+        without = observed & (squares == 0.0) & (noisy | np.isnan(run["noise_multiplier"]))
+        count = int(without.sum())
+        note = f"first at step {int(np.argmax(without)) + 1}" if count else "every update has noise"
+        yield WITHOUT_NOISE.none_found(count, note)
+    layer_squares = {
+        name: (float(total), size * run.steps)
+        for (name, size), total in zip(run.header.layers, run.layers, strict=True)
+        if size
+    }
+    if run.scaled_squares is None or not layer_squares:
+        return
+    name, quiet = noise_tests.quietest(layer_squares)
+    yield QUIETEST_LAYER.measured(quiet, f"in each layer, least in {name}")
+    least = {
+        name: (float(value), size)
+        for (name, size), value in zip(run.header.layers, run.quietest, strict=True)
+        if size and np.isfinite(value)
+    }
+    if least:
+        name, quiet = noise_tests.quietest(least, run.steps)
+        quiet = replace(quiet, test=f"{QUIETEST_LAYER_AT_A_STEP.title}, in {name}")
+        yield QUIETEST_LAYER_AT_A_STEP.measured(quiet, "in each layer, each step")
+
+
+def _moved(run: RecordedRun) -> Iterator[RunTest]:
+    internal, end, updates = run.internal, run.end, run["updates"]
+    if np.isfinite(updates).any():
+        wrong = int((updates != 1).sum())
+        yield SEVERAL_UPDATES.none_found(wrong, "one update a step")
+    if internal is None:
+        return
+    if np.isfinite(internal.outside).any():
+        moved = int((np.nan_to_num(internal.outside, nan=0.0) > 0.0).sum())
+        moved += end is not None and end.outside > 0.0
+        loaded = 0 if end is None else min(end.loaded, moved)
+        returned = 0 if end is None else min(end.returned, moved - loaded)
+        note = "between and after the recorded steps"
+        yield MOVED.none_found(moved - loaded - returned, note)
+        if loaded:
+            yield LOADED.none_found(loaded, note)
+        if returned:
+            yield RETURNED.none_found(returned, note)
+    if end is not None:
+        names = [name.removeprefix("_module.") for name in (*end.buffers, *end.state)]
+        note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
+        advice = f"Buffers, frozen or new parameters changed without noise: {note}. {CHANGED.advice}"
+        yield CHANGED.none_found(len(names), note, None, advice=advice)
+    if end is not None and end.meddled is not None:
+        changed = 0 if run.mapped_steps else end.meddled  # the assumption gradient-map asks about mapped ones
+        yield _audited(MEDDLED, end, changed, "", _limit(end))
+    yield from noise_checks.reported_noise_checks(run)
+
+
+def _contributions(run: RecordedRun) -> Iterator[RunTest]:
+    internal, (_, steps) = run.internal, run.contribution_gaps
+    if not run.has_contributions and steps is not None:
+        yield CONTRIBUTIONS.none_found(steps, "", None)
+    if internal is None:
+        return
+    if run.header.clipping == "ghost":
+        unclipped = int((~np.isfinite(run["rows"]) & (np.nan_to_num(internal.sum_norm, nan=0.0) > 0.0)).sum())
+        yield UNCLIPPED.none_found(unclipped, "by the criterion of make_private")
+    both = np.isfinite(internal.sum_norm) & np.isfinite(run["rows"])
+    if both.any():
+        clipped = run["rows"][both]
+        if run.header.source == "own-loop":
+            clipped = np.fmin(clipped, internal.reported[both])
+        limit = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess) + 1e-6
+        beyond = int((internal.sum_norm[both] > limit).sum())
+        yield LONGER.none_found(beyond, "length of the sum", None)
+
+
+def _gradients(run: RecordedRun) -> Iterator[RunTest]:
+    end = run.end
+    if end is None:
+        return
+    if end.sums is not None and end.sums.compared:
+        yield _audited(EDITED, end, end.sums.edited, f"compared {end.sums.compared} times, ", 1e-4)
+    if end.clip_limits is not None:
+        larger, largest = end.clip_limits.larger, end.clip_limits.largest
+        note = f"larger at {larger} of {run.steps} steps"
+        advice = (
+            f"Gradients are clipped to up to {nearest(largest, digits=3)} times the norm by which their noise is "
+            f"scaled: the noise multiplier is smaller than declared. {LIMITS.advice}"
+        )
+        yield LIMITS.compared(larger == 0, 1.0, largest, note, CLIP_ROUNDING, advice=advice if largest else "")
+    if end.ghost is not None and end.ghost.batches:
+        yield _audited(ADDED, end, end.ghost.changed, f"{end.ghost.batches} batches, ", None)
+    if end.adaptive is not None and end.adaptive.counts:
+        yield from _adaptive_counts(end.adaptive)
+    if end.replays is not None and end.replays.replayed >= 1.0:
+        replays = end.replays
+        note = f"{replays.replacements:.0f} replacements at {replays.replayed:.0f} of {replays.tried:.0f} chosen steps"
+        # the bound reduces the noise multipliers by what rounding adds to the norms
+        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
+        yield _replayed(SUM_MOVED, LARGEST_MOVE, replays.moved, LARGEST_MOVE * rounding, rounding, note)
+        yield _replayed(OTHERS_MOVED, 0.0, max(replays.outputs, replays.gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
+    if end.sizes is not None and end.sizes.removed > 0.0:
+        note = f"{end.sizes.steps} steps at the batch size of another one"
+        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
+        yield _replayed(REMOVED, 1.0, end.sizes.removed, rounding, rounding, note)
+    if end.passes is not None and end.passes.passes:
+        passes = end.passes
+        note = f"{passes.passes} passes, at {passes.steps - passes.unseen} of {passes.steps} steps"
+        whole = passes.compared == passes.passes
+        note = note if whole else f"values at {passes.compared} of {note}"
+        yield OTHER_PARAMETERS.none_found(passes.moved, note, _limit(end), whole=whole)
+    if end.updates is not None and end.updates.recomputed:
+        updates = end.updates
+        note, whole = f"at {updates.recomputed} of {updates.steps} steps", updates.recomputed == updates.steps
+        limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22
+        yield UPDATES.none_found(updates.different, note, limit if whole else _limit(end), whole=whole)
+
+
+def _adaptive_counts(adaptive: AdaptiveFacts) -> Iterator[RunTest]:
+    """Whether adaptive clipping adds the declared noise to each count, and takes its clip norms from noisy counts."""
+    steps = adaptive.counts
+    every = gaussian_noise.spread(adaptive.squares, steps, COUNT_NOISE.title)
+    yield COUNT_NOISE.measured(every, f"of all {steps} counts")
+    single = gaussian_noise.spread(adaptive.largest, 1, COUNT_NOISE.title, steps)
+    yield COUNT_NOISE.measured(single, f"at each step, of {steps}", limit_of="one-step")
+    yield SILENT.none_found(adaptive.silent, f"{steps} steps")
+    yield NEXT_NORM.none_found(adaptive.unexplained, f"{steps} steps")
+
+
+def _audited(fault: Fault, end: Facts, count: float, note: str, detectable: float | None) -> RunTest:
+    """The test that a count over the audited steps is zero."""
+    audits = end.audits
+    note = f"{note}at {audits.audited} of {audits.steps} steps"
+    return fault.none_found(count, note, detectable, whole=audits.are_whole)
+
+
+def _limit(end: Facts) -> float:
+    """The share of wrong steps that the audits find; 0 if they cover all."""
+    audits = end.audits
+    return 0.0 if audits.are_whole else found_faults(audits.steps, audits.share) / audits.steps
+
+
+def _replayed(fault: Fault, declared: float, moved: float, rounding: float, detectable: float, note: str) -> RunTest:
+    return fault.compared(moved <= declared + rounding, declared, moved, note, detectable, whole=False)
+
+
+def _batches(run: RecordedRun) -> Iterator[RunTest]:
+    header = run.header
+    assumed = header.accountant != "" or bool(np.isfinite(run["rate"]).any())
+    if not header.is_poisson and header.scheme != "none" and assumed:
+        yield ORDERED.compared(False, 1, 0, "scheme", title=f"{ORDERED.title} {header.scheme}")
+        return
+    if header.is_poisson or np.isfinite(run["rate"]).any():
+        unseen = run.rates.count(None)
+        yield UNSEEN.none_found(unseen, "every step has a batch")
+    if run.options.fills_empty:
+        yield FILLED.none_found(int(run.filled.sum()), f"of {run.steps} batches", None)
+    if header.is_poisson and np.isfinite(run["batches"]).any():
+        several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
+        yield SEVERAL_BATCHES.none_found(several, "one batch a step")
+
+
+def _accountant(run: RecordedRun) -> Iterator[RunTest]:
+    if not run.header.accountant:
+        return
+    counted = run["told_steps"] - run.header.told_before
+    behind = int((counted != np.arange(1, run.steps + 1)).sum())
+    last = float(counted[-1]) if np.isfinite(counted[-1]) else 0.0
+    yield COUNTED_STEPS.compared(behind == 0, run.steps, last, "steps")
+    noise, rates = run["noise_multiplier"], _floats(run.rates)
+    yield _equal(COUNTED_NOISE, noise, run["told_noise"])
+    if (sampled := np.isfinite(rates)).any():
+        rates, reported = (np.where(sampled, values, 0.0) for values in (rates, run["told_rate"]))
+        yield _equal(COUNTED_RATE, rates, reported)
+
+
+def _floats(values: Sequence[float | None]) -> Array:
+    return np.array([np.nan if value is None else value for value in values])
+
+
+def _equal(fault: Fault, declared: Array, executed: Array) -> RunTest:
+    """The test that values of steps are equal; it has the values of the first step with a difference."""
+    wrong = ~np.isclose(executed, declared, rtol=1e-9, atol=0.0)
+    step = int(np.argmax(wrong))
+    expected, value = (float(np.nan_to_num(values[step], nan=0.0)) for values in (declared, executed))
+    note = f"first at step {step + 1}" if wrong.any() else "at all steps"
+    return fault.compared(not wrong.any(), expected, value, note)
+
+
+def _divided(run: RecordedRun) -> Iterator[RunTest]:
+    declared, measured = run["divisor"], run["measured_divisor"]
+    both = np.isfinite(declared) & np.isfinite(measured)
+    if both.any():
+        note, precision = "the configured divisor", run.divisor_precision
+        with np.errstate(over="ignore"):  # an edited divisor may be as small as any number
+            difference = np.abs(measured[both] / declared[both] - 1.0)
+        most_different, mapped = int(np.argmax(difference)), int((difference > precision).sum())
+        right = mapped == 0 or run.has_mapped_factor
+        if mapped and right:
+            note = f"{note} times a factor of the noisy gradient alone, {mapped} steps"
+        values = float(declared[both][most_different]), float(measured[both][most_different])
+        yield DIVISOR.compared(right, *values, note, precision)
+
+
+def declared_tests(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[RunTest]:
+    """Compare steps, noise, rate, clip norm and number of records with the phases; none without phases."""
+    if not phases:
+        return
+    steps = sum(phase.steps for phase in phases)
+    yield DECLARED_STEPS.compared(steps == run.steps, steps, run.steps, "recorded")
+    compared: tuple[tuple[Fault, list[float], Sequence[float | None]], ...] = (
+        (DECLARED_NOISE, [phase.noise_multiplier for phase in phases], run.noise_multipliers),
+        (DECLARED_RATE, [phase.rate(records) for phase in phases], run.rates),
+        (DECLARED_CLIP, [phase.clip_norm for phase in phases], run["clip_norm"].tolist()),
+    )
+    for fault, values, executed in compared:
+        declared = np.repeat(values, [min(phase.steps, run.steps) for phase in phases])[: run.steps]
+        yield _equal(fault, declared, _floats(executed)[: len(declared)])
+    if run.header.records is not None:
+        right = run.header.records == records
+        yield DECLARED_RECORDS.compared(right, records, run.header.records, "of the loader's data")

@@ -1,0 +1,134 @@
+"""The faults that tests of a recorded run look for, and the outcomes of these tests.
+
+A :class:`Fault` is declared once, with the code that tests for it: its name, what rejects, and what to do then. It
+makes all outcomes of its tests.
+
+>>> fault = Fault(
+...     name="update-without-noise",
+...     assumption="noise-scale",
+...     title="parameter updates without noise",
+...     observed="reported",
+...     advice="Add noise at each update.",
+... )
+>>> test = fault.none_found(2, "first at step 7")
+>>> test.check.p_value, test.check.test, test.advice
+(0.0, 'parameter updates without noise, exact', 'Add noise at each update.')
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from dpspec.contract import Check
+from dpspec.stats.conformance.measurement import LimitOf, Measurement, Observed, exactly
+from dpspec_recording.judge.conditions import channel_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTest:
+    """The outcome of a test of a recorded run.
+
+    Attributes:
+        name: An identifier of the fault, for code. Tests of several ranks or phases have one name.
+        title: The fault in words, for users.
+        check: The outcome as a result contains it.
+        is_exact: Whether it compares all steps without randomness. Otherwise it has a p-value, or covers some steps.
+        limit_of: The kind of deviation whose smallest found size is ``check.detectable``.
+        advice: A likely cause, and what to do; empty for a test that leaves it to the condition's advice.
+    """
+
+    name: str
+    title: str
+    check: Check
+    is_exact: bool = False
+    limit_of: LimitOf = "all-steps"
+    advice: str = ""
+
+    @property
+    def assumption(self) -> str:
+        """The name of the condition that it tests."""
+        return self.check.assumption
+
+    @property
+    def channel(self) -> str | None:
+        """The channel of its condition."""
+        return channel_of(self.assumption)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A fault of a training that tests of its recording look for.
+
+    Attributes:
+        name: An identifier, for code.
+        assumption: The name of the condition that a training with this fault violates.
+        title: The fault in words. A count of it, or a property without it, is the test's name for users.
+        advice: A likely cause, and what to do.
+        limit_of: The kind of deviation that the limit of its tests measures.
+    """
+
+    name: str
+    assumption: str
+    title: str
+    observed: Observed
+    advice: str
+    limit_of: LimitOf = "all-steps"
+
+    def measured(
+        self, measurement: Measurement, note: str, *, limit_of: LimitOf | None = None, advice: str | None = None
+    ) -> RunTest:
+        """The outcome of a measurement. ``limit_of``, ``advice``: of this outcome, if not the fault's."""
+        return RunTest(
+            name=self.name,
+            title=measurement.test,
+            check=measurement.check(self.assumption, self.observed, note),
+            is_exact=measurement.is_exact,
+            limit_of=self.limit_of if limit_of is None else limit_of,
+            advice=self.advice if advice is None else advice,
+        )
+
+    def compared(
+        self,
+        right: bool,
+        declared: float,
+        measured: float,
+        note: str,
+        detectable: float | None = 0.0,
+        *,
+        whole: bool = True,
+        title: str = "",
+        advice: str | None = None,
+    ) -> RunTest:
+        """The outcome of a comparison without randomness, which passes if ``right``.
+
+        ``detectable``: None for a comparison that covers a part of the condition only. ``whole``: whether it covers the
+        whole run, and so verifies it; otherwise it tests the other steps. ``title``: of this outcome, if not the
+        fault's.
+        """
+        measurement = exactly(title or self.title, right, declared, measured, detectable)
+        return self.measured(replace(measurement, is_exact=whole), note, advice=advice)
+
+    def none_found(
+        self,
+        count: float,
+        note: str = "",
+        detectable: float | None = 0.0,
+        *,
+        whole: bool = True,
+        advice: str | None = None,
+    ) -> RunTest:
+        """The outcome of a count that should be zero."""
+        return self.compared(count == 0, 0, count, note, detectable, whole=whole, advice=advice)
+
+
+def checks_of(tests: Iterable[RunTest]) -> tuple[Check, ...]:
+    """The outcomes as a result contains them."""
+    return tuple(test.check for test in tests)
+
+
+def names_of(tests: Iterable[RunTest]) -> frozenset[str]:
+    return frozenset(test.name for test in tests)
+
+
+def have(tests: Iterable[RunTest], faults: Collection[Fault]) -> bool:
+    """Whether a test of one of the faults is among the tests."""
+    return not names_of(tests).isdisjoint(fault.name for fault in faults)

@@ -1,0 +1,176 @@
+"""Checks of a training in several processes or jobs: whether ranks and parts made one training.
+
+Ranks draw one Poisson sample together, and one adds noise; each part of a resumed training starts with a saved state.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from dpspec.contract import Assumption
+from dpspec.stats import gaussian_noise
+from dpspec_recording.folder.joined_folder import SUMMED
+from dpspec_recording.folder.resumed_folder import ResumedFolder
+from dpspec_recording.judge.conditions import stated
+from dpspec_recording.judge.faults import Fault, RunTest
+from dpspec_recording.judge.recorded_run import RecordedRun
+
+SHORTER = Fault(
+    name="shorter-rank",
+    assumption="steps",
+    title="ranks with fewer steps than others",
+    observed="reported",
+    advice="All ranks must make all steps, an empty batch included.",
+)
+OTHER_SETUP = Fault(
+    name="other-setup",
+    assumption="update",
+    title="facts and options that differ between ranks",
+    observed="reported",
+    advice="Give all ranks the same model, optimizer, loader and arguments of make_private.",
+)
+ONE_NOISE = Fault(
+    name="noise-of-one-rank",
+    assumption="noise-scale",
+    title="steps whose noise is not added by one rank, always the same",
+    observed="reported",
+    advice="Leave add_noise and the attribute rank of Opacus' distributed optimizer unchanged.",
+)
+EACH_NOISE = Fault(
+    name="noise-of-each-rank",
+    assumption="noise-scale",
+    title="steps at which a rank adds no noise to its rows",
+    observed="reported",
+    advice="Leave add_noise unchanged, and give all ranks the same noise multiplier.",
+)
+ALIKE = Fault(
+    name="noise-of-two-ranks",
+    assumption="independent-noise",
+    title="noise of two ranks' rows along each other",
+    observed="reported",
+    advice="Draw noise of the whole shape on each rank, or seed each rank differently.",
+)
+UNEQUAL = Fault(
+    name="unequal-ranks",
+    assumption="update",
+    title="steps with different gradients or parameters on the ranks",
+    observed="measured",
+    advice="Call step() of make_private's optimizer on every rank, for every batch.",
+)
+NO_SUM = Fault(
+    name="no-sum-of-ranks",
+    assumption="update",
+    title="steps whose gradients are not the sum of all ranks'",
+    observed="measured",
+    advice=(
+        "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it. For FSDP2 "
+        "with loss_reduction='sum', call set_gradient_divide_factor(1.0)."
+    ),
+)
+SHARED = Fault(
+    name="shared-records",
+    assumption="sampling",
+    title="records drawn by several ranks at one step",
+    observed="reported",
+    advice=("Give make_private a model in a wrapper for several processes, so that its loader divides the records."),
+)
+SEEDS = Fault(
+    name="equal-seeds",
+    assumption="sampling",
+    title="steps at which two ranks draw from one seed",
+    observed="reported",
+    advice=(
+        "Seed each rank differently, for example by torch.manual_seed(seed + rank): ranks draw together otherwise."
+    ),
+)
+FOREIGN = Fault(
+    name="foreign-records",
+    assumption="sampling",
+    title="steps with records from outside of a rank's share",
+    observed="reported",
+    advice="All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
+)
+RECOUNTED = Fault(
+    name="recounted-part",
+    assumption="accounting",
+    title="parts whose accountant does not continue the earlier history",
+    observed="reported",
+    advice=(
+        "An accountant that starts again gives the epsilon of its last part alone: keep one engine over all "
+        "rounds, or save the accountant's state with the checkpoint, and load it before dpspec.record "
+        "begins."
+    ),
+)
+
+#: The largest number of parts or ranks that doubts name one by one.
+_MOST_SUBJECTS = 2
+
+
+def rank_checks(run: RecordedRun) -> Iterator[RunTest]:
+    comparison, world = run.folder.comparison, run.header.world
+    if comparison is None:
+        return
+    short = [
+        f"rank {rank}: {n} of {comparison.longest}"
+        for rank, n in enumerate(comparison.lengths)
+        if n < comparison.longest
+    ]
+    yield SHORTER.none_found(len(short), ", ".join(short[:5]) or f"{world} ranks")
+    names = ", ".join(list(comparison.other)[:5]) or "equal on all ranks"
+    yield OTHER_SETUP.none_found(len(comparison.other), names, None)
+    noise = EACH_NOISE if run.header.shards else ONE_NOISE
+    yield noise.none_found(comparison.noise, f"of {run.steps} steps", None)
+    if not comparison.compared:
+        return
+    yield UNEQUAL.none_found(comparison.unequal, f"of {comparison.compared} steps, by digests", None)
+    if comparison.parallel[1]:
+        measured = gaussian_noise.spread(*comparison.parallel, ALIKE.title)
+        yield ALIKE.measured(measured, f"at {comparison.compared} steps, along common directions")
+    note = f"of {comparison.compared} steps, along random directions"
+    yield NO_SUM.none_found(comparison.summed, note, SUMMED)
+    yield SHARED.none_found(comparison.shared, "in total", None)
+    if run.header.is_poisson:
+        yield SEEDS.none_found(comparison.seeds, note, None)
+        yield FOREIGN.none_found(comparison.foreign, note, None)
+
+
+def resume_checks(run: RecordedRun) -> Iterator[RunTest]:
+    if run.resumed is None or not run.header.accountant:
+        return
+    named = [f"part {number}" for number, seam in run.resumed.joints if seam.recounted]
+    note = ", ".join(named[:5]) or f"{len(run.resumed.parts)} parts"
+    yield RECOUNTED.none_found(len(named), note, None)
+
+
+def joined_parts(folder: ResumedFolder) -> Assumption:
+    text = f" ({len(folder.parts)} parts)"
+    if lost := sum(folder.lengths) - sum(folder.covered):
+        text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
+    subjects: dict[str, list[str]] = {}
+    for subject, predicate in (doubt for seam in folder.seams for doubt in seam.doubts):
+        subjects.setdefault(predicate, []).append(subject)
+    for number in folder.missing:
+        predicate = "was killed, and not all that its checkpoint contains was observed"
+        subjects.setdefault(predicate, []).append(f"part {number}")
+    doubts = [doubt for predicate, named in subjects.items() for doubt in _together(predicate, named)]
+    text += f", but {'; '.join(doubts)}" if doubts else ""
+    return stated("joined-parts", text, "unchecked" if doubts else "declared")
+
+
+def _together(predicate: str, subjects: Sequence[str]) -> list[str]:
+    """Sentences on each part or rank with a predicate; of many on the first one, and the number of the others."""
+    if len(subjects) <= _MOST_SUBJECTS:
+        return [f"{subject} {predicate}" for subject in subjects]
+    return [f"{subjects[0]} {predicate} (also {len(subjects) - 1} others)"]
+
+
+def seam_notes(run: RecordedRun) -> Iterator[str]:
+    for number, seam in () if run.resumed is None else run.resumed.joints:
+        if seam.source is not None and run.resumed is not None:
+            part_index, step = seam.source
+            part, after = run.resumed.numbers[part_index], run.resumed.lengths[part_index] - step
+            steps = f"{after} steps" if after > 1 else "step"
+            charged = (
+                f"; the {steps} of part {part} after it {'are' if after > 1 else 'is'} charged too" if after else ""
+            )
+            yield f"Part {number} continues step {step} of part {part}{charged}."
+        if seam.fresh:
+            yield f"The optimizer of part {number} starts without state, which costs no privacy."

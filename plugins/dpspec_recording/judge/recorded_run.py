@@ -1,0 +1,485 @@
+"""A recorded run in memory: a column per quantity of a step, the history of its options, and aggregates of the rest.
+
+One pass reads the public steps, a second one the internal steps.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from math import isnan, sqrt
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy import special
+
+from dpspec.contract import Phase
+from dpspec.errors import RecordingError
+from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compared_lags
+from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
+from dpspec_recording.folder.facts import Facts
+from dpspec_recording.folder.header import Header
+from dpspec_recording.folder.joined_folder import JoinedFolder
+from dpspec_recording.folder.resumed_folder import ResumedFolder, open_run
+from dpspec_recording.folder.run_folder import INTERNAL, RunFolder, Scored
+from dpspec_recording.folder.step_record import (
+    COLUMNS,
+    MOST_OPTIONS,
+    RAND_ON_EMPTY,
+    UNREAD,
+    UNSEEN,
+    InternalStep,
+    OptionChange,
+)
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Number of first and of last steps whose noise along the recorder's directions is kept.
+KEPT = 4096
+
+#: Replace infinite squares of a layer, and infinite sums.
+_HUGE, _HUGE_SUM = 1e70, 1e300
+
+#: Maximum number of records whose inclusions are counted one by one: 256 MiB.
+MOST_COUNTED = 2**26
+
+#: Number of different batch sizes from which on an equal number of further rows does not arise by chance.
+_SIZES = 5
+
+#: Maximum number of phases that are tested one by one.
+MOST_PHASES = 100
+
+#: Confidence of the limits of a custom loop's measured noise.
+NOISE_CONFIDENCE = 0.99
+
+#: Noise multipliers from this on count as not observed.
+LARGEST_MULTIPLIER = 1e9
+
+#: Unit roundoff of half precision types.
+_UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "TF32": 2.0**-11}
+
+#: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
+_DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
+
+#: Options of the private sum and of the sampler. All others belong to the optimizer's parameter groups.
+PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate", RAND_ON_EMPTY)
+
+#: Option names of torch, and the names under which users declare them public.
+_NAMES = dict.fromkeys(("lr", "swa_lr", "initial_lr", "max_lr", "min_lr"), "learning_rate")
+_NAMES |= dict.fromkeys(("base_momentum", "max_momentum"), "momentum")
+
+#: Schedulers that call a function of the script.
+_CALLING = {"LambdaLR", "MultiplicativeLR", "CyclicLR", "LambdaNoise", "LambdaGradClip"}
+
+
+class OptionHistory:
+    """First values and changes of the options of a recorded training, in memory independent of the number of steps.
+
+    unexplained: by option, changes that no known scheduler made: the first affected step, the parameter groups that
+    change there, and the number of affected steps. unread: by option, the type of values that the recorder cannot read.
+    fills_empty: whether Opacus' loader replaced empty batches by random rows at any step.
+    """
+
+    def __init__(self) -> None:
+        self.first: dict[str, OptionChange] = {}
+        self.unexplained: dict[str, tuple[int, tuple[int, ...], int]] = {}
+        self.unread: dict[str, str] = {}
+        self.schedulers: set[str] = set()
+        self.fills_empty = False
+        self._last: dict[str, OptionChange] = {}
+
+    def add(self, step: int, changes: Mapping[str, OptionChange]) -> None:
+        for name, change in changes.items():
+            if name not in self._last and len(self._last) >= MOST_OPTIONS:
+                continue
+            self.fills_empty = self.fills_empty or (name == RAND_ON_EMPTY and any(change.values))
+            unread_values = [value for value in change.values if isinstance(value, str) and value.startswith(UNREAD)]
+            if unread_values:
+                self.unread.setdefault(name, unread_values[0].removeprefix(UNREAD))
+            if step == 1 and change.by:
+                self.first[name] = change
+            elif change.by:
+                self.schedulers.add(change.by)
+            else:
+                old = self._last[name].values if name in self._last else ()
+                new = enumerate(change.values)
+                changed = tuple(i for i, value in new if i >= len(old) or repr(old[i]) != repr(value))
+                first, groups, steps = self.unexplained.get(name, (step, changed, 0))
+                self.unexplained[name] = (first, groups, steps + 1)
+            self._last[name] = change
+
+    @property
+    def calling(self) -> list[str]:
+        return sorted(self.schedulers & _CALLING)
+
+    def doubts(self, public: Collection[str], *, private: bool) -> Iterator[str]:
+        for name, kind in self.unread.items():
+            if (name in PRIVATE) is private and public_name(name) not in public:
+                yield f"{name} is of type {kind}, whose arithmetic the recorder does not know: use a float or a tensor"
+        for name, (step, changed, steps) in self.unexplained.items():
+            option = public_name(name)
+            if (name in PRIVATE) is not private or option in public or name == RAND_ON_EMPTY:  # the bound counts it
+                continue
+            groups = "" if private or not changed else f" of parameter group {', '.join(map(str, changed[:5]))}"
+            times = f" (the first of {steps} such steps)" if steps > 1 else ""
+            advice = (
+                "use one of torch or Opacus, and step it after whole batches, not physical ones; or declare it by "
+                f"--public {option} if it reads no record"
+            )
+            yield (
+                f"{name}{groups} changed before step {step}{times}, and not by a scheduler whose values are fixed in "
+                f"advance: {advice}"
+            )
+
+
+def public_name(option: str) -> str:
+    """The name by which a user declares an option public: ``learning_rate`` for ``lr``, ``betas`` for ``betas[0]``."""
+    name = option.partition("[")[0]
+    return _NAMES.get(name, name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InternalSums:
+    """Aggregates of the internal part of a recording.
+
+    largest, lower: (T,) largest norm after clipping, and first quartile; sum_norm: (T,) norm of the sum; reported:
+    (T,) upper bound on the sum of the contributions' norms from their quartiles; all in clip norms. outside: (T,)
+    whether other code than the optimizer moved a parameter. sampling: None unless every step lists its records.
+    most_often: the maximum number of batches of one record; None if unknown.
+    """
+
+    largest: Array
+    lower: Array
+    sum_norm: Array
+    reported: Array
+    outside: Array
+    sampling: SamplingSums | None
+    most_often: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """The content of a recording folder.
+
+    columns: by name, (T,) float64; NaN if the recorder did not observe the value. layers: per layer, the sum over the
+    steps of the squared noise, in units of the configured variance; quietest: of its step with the smallest noise.
+    rows: (k, W) noise along the recorder's directions, in units of the configured standard deviation, of the first and
+    the last :data:`KEPT` steps, and of some at the beginning and the end of each of several parts. end: None if the
+    recording has none. scored: None if canaries were not scored.
+    """
+
+    folder: RunFolder | JoinedFolder | ResumedFolder
+    columns: Mapping[str, Array]
+    layers: Array
+    quietest: Array
+    rows: Array
+    end: Facts | None
+    options: OptionHistory
+    scored: Scored | None = None
+
+    def __getitem__(self, name: str) -> Array:
+        return self.columns[name]
+
+    @property
+    def header(self) -> Header:
+        return self.folder.header
+
+    @property
+    def steps(self) -> int:
+        return len(self.columns["step"])
+
+    @property
+    def resumed(self) -> ResumedFolder | None:
+        """The folder of a training in several parts."""
+        return self.folder if isinstance(self.folder, ResumedFolder) else None
+
+    @cached_property
+    def missing_end(self) -> str:
+        """Why the recording has no end, without a full stop; empty if it has one."""
+        if self.end is not None:
+            return ""
+        if reason := self.folder.fault:
+            return f"the recorder stopped after step {self.steps}: {reason}"
+        return f"the recording has no end after step {self.steps}: the process was killed, or still runs"
+
+    @cached_property
+    def rates(self) -> list[float | None]:
+        """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
+        poisson = self.header.is_poisson or (self.header.scheme, self.header.source) == ("none", "own-loop")
+        rates_and_sizes = zip(self["rate"].tolist(), self["drawn"].tolist(), strict=True)
+        return [rate if poisson and 0.0 < rate <= 1.0 and not isnan(size) else None for rate, size in rates_and_sizes]
+
+    @cached_property
+    def phases(self) -> list[Phase]:
+        """Phases of equal sampling rate. Noise and norms are 1, because checks use the units of each step."""
+        phases: list[Phase] = []
+        for rate, same in groupby(self.rates):
+            sampling = {"scheme": "full"} if rate is None else {"scheme": "poisson", "rate": rate}
+            steps = sum(1 for _ in same)
+            phases.append(Phase({"steps": steps, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling}))
+        return phases
+
+    @cached_property
+    def scaled_squares(self) -> Array | None:
+        """(T,) squared noise of each step in units of the configured variance; None unless all were observed."""
+        deviation, squares = self["deviation"], self["noise_squares"]
+        if not self.steps or not np.all(deviation > 0.0) or np.isnan(squares).any() or not np.isfinite(deviation).all():
+            return None
+        with np.errstate(over="ignore"):
+            scaled: Array = np.clip(squares / deviation / deviation, 0.0, _HUGE_SUM / self.steps)
+        return scaled
+
+    @cached_property
+    def configured_multipliers(self) -> list[float | None]:
+        """Per step, the configured noise multiplier; 0 without noise, None if the noise was not observed."""
+        return [
+            None if not sigma < LARGEST_MULTIPLIER or isnan(squares) else (0.0 if squares == 0.0 else float(sigma))
+            for sigma, squares in zip(self["noise_multiplier"].tolist(), self["noise_squares"].tolist(), strict=True)
+        ]
+
+    @cached_property
+    def supported_share(self) -> float:
+        """The share, at most 1, of a custom loop's declared noise that the measured noise supports; 1 for Opacus.
+
+        If all noise has s times the declared standard deviation, the squares of its N coordinates over s^2 are a
+        chi-square of N degrees of freedom. The declared noise counts if s = 1 is within the one-sided confidence
+        interval of level :data:`NOISE_CONFIDENCE`. Otherwise the lower limit of s counts.
+        """
+        squares, count = self.scaled_squares, self.header.parameters
+        noisy = np.zeros(0) if squares is None else squares[squares > 0.0]
+        if self.header.source != "own-loop" or not count or not len(noisy):
+            return 1.0
+        total, freedom = float(noisy.sum()), count * len(noisy)
+        if total >= float(special.chdtri(freedom, NOISE_CONFIDENCE)):
+            return 1.0
+        return min(1.0, sqrt(total / float(special.chdtri(freedom, 1.0 - NOISE_CONFIDENCE))))
+
+    @cached_property
+    def noise_multipliers(self) -> list[float | None]:
+        """Per step, the noise multiplier relative to the longest contribution that rounding allows."""
+        reduced = self.supported_share / (1.0 + self.norm_excess)
+        return [sigma if sigma is None else sigma * reduced for sigma in self.configured_multipliers]
+
+    @cached_property
+    def internal(self) -> InternalSums | None:
+        """The aggregates of the internal part; None if the folder lacks it."""
+        return _internal_sums(self) if self.folder.has_internal else None
+
+    @property
+    def has_contributions(self) -> bool:
+        """Whether the norm of some contribution was observed."""
+        return self.internal is not None and bool(np.isfinite(self.internal.largest).any())
+
+    @cached_property
+    def further_rows(self) -> int:
+        """The number of rows that each step has beyond its drawn records, if it is the same for batches of many sizes.
+
+        Rows of records, such as their views, are as many more as there are records. Public rows may be a fixed number.
+        """
+        drawn, further = self["drawn"], self["rows"] - self["drawn"]
+        is_same = np.isfinite(further).all() and len(np.unique(further)) == 1
+        return int(max(0.0, further[0])) if is_same and len(np.unique(drawn)) >= _SIZES else 0
+
+    @property
+    def contribution_gaps(self) -> tuple[int | None, int | None]:
+        """The number of drawn records without a contribution, and of steps with another number of contributions.
+
+        Further rows of a fixed number are not counted: the assumption ``public-rows`` is about them.
+        """
+        both = np.isfinite(self["drawn"]) & np.isfinite(self["rows"])
+        missing = (self["drawn"] - self["rows"])[both] + self.further_rows
+        return (int(missing.sum()), int((missing != 0).sum())) if both.any() else (None, None)
+
+    @cached_property
+    def filled(self) -> Array:
+        """(T,) whether Opacus' loader replaced the empty batch of a step by a random row."""
+        empty: Array = (self["drawn"] == 0.0) & (self["rows"] > 0.0)
+        return empty & self.options.fills_empty
+
+    @property
+    def mapped_steps(self) -> int:
+        """The number of inspected steps whose other gradients no replay explains, and that replays with other records
+        did not move; 0 if a record moved one, or none was replayed: then they deviate."""
+        end = self.end
+        if end is None or end.maps is None or not end.maps.replayed or end.maps.moved:
+            return 0
+        scaled = end.scaled.scaled - end.scaled.explained if self._has_one_factor else 0
+        return (end.meddled or 0) + (0 if end.gradients is None else end.gradients.different) + scaled
+
+    @property
+    def has_mapped_factor(self) -> bool:
+        """Whether maps of the noisy gradient give the factors beyond the divisor, or are asked about one constant.
+
+        A constant factor of some steps only may have been chosen by a record. With torch's GradScaler the factor
+        depends on the gradients that overflowed.
+        """
+        if self.end is None or self.end.loss_scaler:
+            return False
+        facts = self.end.scaled
+        is_explained = 0 < facts.scaled == facts.explained and (self._has_one_factor or not self._has_constant_factor)
+        return is_explained or (self._has_one_factor and self.mapped_steps > 0)
+
+    @property
+    def _has_constant_factor(self) -> bool:
+        """Whether all factors other than 1 are equal."""
+        scaled = self.factors[np.abs(self.factors - 1.0) > self.divisor_precision]
+        return len(scaled) > 0 and bool(np.ptp(scaled) <= self.divisor_precision * np.abs(scaled).max())
+
+    @property
+    def _has_one_factor(self) -> bool:
+        return self._has_constant_factor and bool((np.abs(self.factors - 1.0) > self.divisor_precision).all())
+
+    @cached_property
+    def factors(self) -> Array:
+        """(k,) the factors beyond the declared divisor of the steps with a measured one."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factors: Array = self["divisor"] / self["measured_divisor"]
+        return factors[np.isfinite(factors)]
+
+    @property
+    def divisor_precision(self) -> float:
+        """The relative precision of a measured divisor."""
+        return _DIVIDED_HALF if self.sums_type else _DIVIDED
+
+    @property
+    def norm_excess(self) -> float:
+        """Relative amount by which half precision lets a contribution exceed the clip norm.
+
+        Lemma R2 of ``docs/explanation/proofs/recorded-runs.md``; 0 in full precision.
+        """
+        return 0.0 if self.end is None else 5.0 * _UNIT.get(self.end.norm_type, 0.0)
+
+    @property
+    def sums_type(self) -> str:
+        """The half precision type in which clipped gradients were summed; empty for full precision."""
+        return self.end.sum_type if self.end is not None and self.end.sum_type in _UNIT else ""
+
+
+def read_run(path: Path) -> RecordedRun:
+    folder = open_run(path)
+    header = folder.header
+    column_values = {name: array("d") for name in COLUMNS}
+    layers = np.zeros(len(header.layers))
+    quietest = np.full(len(header.layers), np.inf)
+    first: list[Array] = []
+    last: deque[Array] = deque(maxlen=KEPT)
+    end: Facts | None = None
+    scored: Scored | None = None
+    options = OptionHistory()
+    resumed = folder if isinstance(folder, ResumedFolder) else None
+    part, begun, head = 1, 0, KEPT // (1 if resumed is None else len(resumed.parts))
+    for step in folder.steps():
+        if isinstance(step, Scored):
+            scored = step
+            continue
+        if isinstance(step, Facts):
+            end = step
+            continue
+        options.add(step.step, step.options)
+        for name, column in column_values.items():
+            column.append(float(getattr(step, name)))
+        if step.deviation > 0.0:
+            squares = np.zeros(len(layers))
+            if len(step.layers):
+                with np.errstate(over="ignore"):
+                    squares = step.layers.astype(np.float64) / step.deviation / step.deviation
+            squares = np.nan_to_num(squares, nan=0.0, posinf=_HUGE)
+            layers += squares
+            quietest = np.minimum(quietest, squares)
+        if resumed is not None and len(resumed.starts) > part:
+            part, begun = len(resumed.starts), resumed.starts[-1]
+            first += [*last][-head:]
+            last.clear()
+        if header.width and not (resumed is not None and resumed.is_lost(step.step)):
+            row = step.directions if len(step.directions) else np.zeros(header.width, dtype=np.float16)
+            (first if len(first) < KEPT or (begun and step.step <= begun + head) else last).append(row)
+    columns = {name: np.array(column) for name, column in column_values.items()}
+    for name in ("drawn", "batches", "rows", "updates", "told_steps"):
+        columns[name][columns[name] == UNSEEN] = np.nan
+    rows = np.stack([*first, *last]).astype(np.float64) if first else np.zeros((0, header.width))
+    return RecordedRun(
+        folder=folder,
+        columns=columns,
+        layers=layers,
+        quietest=quietest,
+        rows=np.nan_to_num(rows, nan=0.0, posinf=65504.0, neginf=-65504.0),
+        options=options,
+        end=end,
+        scored=scored,
+    )
+
+
+def _internal_sums(run: RecordedRun) -> InternalSums:
+    records, present, phases = run.header.records, run.header.present or 1, run.phases
+    members_seen = records is not None and len(phases) <= MOST_PHASES
+    further = run.resumed.lags if run.resumed is not None else ()
+    counted = (records or 0) * len(phases) <= MOST_COUNTED
+    logs = [
+        BatchLog(phase, present, compared_lags([phase], present, further), places=records, counted=counted)
+        for phase in phases
+        if members_seen
+    ]
+    ends = np.cumsum([phase.steps for phase in phases])
+    columns = {name: array("d") for name in ("largest", "lower", "sum_norm", "reported", "outside")}
+    for step in run.folder.internal():
+        for name, column in columns.items():
+            reported = name == "reported"
+            column.append(_summed_norms(step, run["rows"][step.step - 1]) if reported else float(getattr(step, name)))
+        if step.members is None or records is None or not logs:
+            members_seen = False
+            continue
+        where = f"{run.folder.path / INTERNAL}: step {step.step}"
+        if len(step.members) and step.members[-1] >= records:
+            raise RecordingError(f"{where}: record {step.members[-1]} was drawn, of {records}")
+        if len(step.members) != run["drawn"][step.step - 1]:
+            raise RecordingError(f"{where}: lists {len(step.members)} records, and the step counts another number")
+        lost = run.resumed is not None and run.resumed.is_lost(step.step)
+        logs[int(np.searchsorted(ends, step.step))].add(step.members, lost=lost)
+    sampling, most = None, None
+    if members_seen and logs:
+        for log in logs:  # without lost steps a phase ends early
+            log.end()
+        batches = tuple(log.sums() for log in logs)
+        sampling = SamplingSums(records=present, repeats=sum(log.repeats for log in logs), batches=batches)
+        most = sum(log.most_often or 0 for log in logs) if counted else None
+    return InternalSums(
+        **{name: np.array(column) for name, column in columns.items()}, sampling=sampling, most_often=most
+    )
+
+
+def _summed_norms(step: InternalStep, rows: float) -> float:
+    """An upper bound on the sum of n norms, in clip norms; NaN if norms or n are unknown.
+
+    The quantile at q interpolates between sorted norms, so norms 0 to floor(q (n - 1)) are at most the quantile.
+    """
+    if not np.isfinite(rows):
+        return np.nan
+    counts = [int(q * (rows - 1.0)) + 1 if rows else 0 for q in (0.25, 0.5, 0.75, 1.0)]
+    upper = (step.lower, step.middle, step.upper, step.largest)
+    return float(sum(count * norm for count, norm in zip(np.diff([0, *counts]).tolist(), upper, strict=True)))
+
+
+def evidence(run: RecordedRun) -> RunEvidence:
+    """The conformance evidence of a run, as of a backend's trial."""
+    internal, scaled, count = run.internal, run.scaled_squares, run.header.parameters
+    observed_steps = {
+        "batches": int(np.isfinite(run["drawn"]).sum()),
+        "noise": int((run["noise_squares"] > 0.0).sum()),
+        "norms": int(np.isfinite(run["rows"]).sum()),
+    }
+    norms = None
+    if internal is not None and run.has_contributions:
+        largest = np.nan_to_num(internal.largest, nan=0.0, posinf=_HUGE_SUM).max()
+        missing, astray = run.contribution_gaps
+        longest = float(np.clip(largest, 0.0, _HUGE_SUM)) / (1.0 + run.norm_excess)
+        norms = NormSums(largest=longest, missing=missing, astray=astray)
+    return RunEvidence(
+        told=ReportedSteps(**{name: count for name, count in observed_steps.items() if count}),
+        sampling_log=internal.sampling if internal is not None and None not in run.rates else None,
+        # One row: noise_checks tests products of rows, normalized, and so with an exact null distribution.
+        noise_log=NoiseSums.of(scaled, run.rows[:1], count) if scaled is not None and count and len(run.rows) else None,
+        norm_log=norms,
+    )

@@ -1,0 +1,58 @@
+"""Tests of the table of conformance on a recording, as on the report of a backend, and their advice."""
+
+from collections.abc import Iterator
+
+from dpspec.decimals import nearest
+from dpspec.stats.conformance import batch_checks, run_checks, table
+from dpspec.stats.conformance.measurement import Abstention, Measurement
+from dpspec_recording.judge.faults import RunTest
+from dpspec_recording.judge.recorded_run import RecordedRun, evidence
+
+#: The names of tests that other rejected tests explain, or that explain others.
+SCALE, RATE, FURTHER_NORMS = run_checks.reported_noise.name, batch_checks.rate.name, run_checks.FURTHER_NORMS
+
+#: The name of the test that no clipped norm is above the clip norm.
+_NORMS = run_checks.clipped_norms.name
+
+_POISSON = "draw each record independently, as torch.rand(records) < rate does, or account for the actual batches."
+
+#: Advice by the test's name, also of tests that have advice for one measured value only.
+_ADVICE = {
+    _NORMS: "Longer gradients lose more than the certified epsilon.",
+    run_checks.MISSING_NORMS: "Clip the gradient of each drawn record by itself, not a sum or a mean over several, and "
+    "report its norm, of an unusable record 0. Step with each reported batch. If no step uses the batches of loader=, "
+    "such as a loader for validation, give dpspec.record the loader that the training iterates.",
+    FURTHER_NORMS: "Steps have more rows of gradients than drawn records: two or more backward passes, or several rows "
+    "of a record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses.",
+    RATE: "Records are drawn at another rate than declared: account for the executed rate.",
+}
+
+#: Advice for a measured variance of zero.
+_EQUAL = {
+    batch_checks.evenness.name: f"All batches have the same size, as torch.randperm(records)[:size] draws them: "
+    f"{_POISSON}",
+    batch_checks.inclusions.name: f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}",
+}
+
+
+def reported_checks(run: RecordedRun) -> Iterator[RunTest]:
+    """All tests of the table that the recording has evidence for."""
+    for row, outcome, check in table.outcomes(run.phases, [evidence(run)]):
+        name = row.name if isinstance(outcome, Abstention) else outcome.name or row.name
+        yield RunTest(
+            name=name,
+            title=check.test if isinstance(outcome, Abstention) else outcome.test,
+            check=check,
+            is_exact=isinstance(outcome, Measurement) and outcome.is_exact,
+            limit_of=row.limit_of,
+            advice=_advice(name, check.measured),
+        )
+
+
+def _advice(name: str, measured: float | None) -> str:
+    if name == SCALE and measured:
+        return (
+            f"All noise has {nearest(measured, digits=3)} times the declared standard deviation: check the noise "
+            "multiplier, and that the clip norm multiplies it once."
+        )
+    return _ADVICE.get(name, _EQUAL.get(name, "") if measured == 0 else "")

@@ -1,0 +1,94 @@
+"""The rules that fire on a recorded run: their cautions, and those that the user accepts."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from dpspec.contract.executed import FiredRule
+from dpspec.contract.rules import Rule, RuleRun
+from dpspec.errors import RecordingError, UsageError
+from dpspec.registry.loader import Failed, foreign_code, load_catalog
+from dpspec.text import closest, did_you_mean, listed
+from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.rules.observed import code_of
+
+
+def installed_rules() -> dict[str, Rule]:
+    return {name: offered.provider for name, offered in load_catalog().rules.items()}
+
+
+def require_rules(option: str, names: Collection[str]) -> None:
+    """Raise ``UsageError`` for a name that no installed rule has."""
+    valid = installed_rules()
+    wrong = next((name for name in names if name not in valid), None)
+    if wrong is not None:
+        raise UsageError(
+            f"{option}: {wrong!r} is no rule{did_you_mean(closest(wrong, valid))} (valid: {listed(sorted(valid))})"
+        )
+
+
+def fired_rules(
+    run: RecordedRun,
+    *,
+    delta: float,
+    group_size: int,
+    accept: Mapping[str, str],
+    select: Collection[str] = (),
+    ignore: Collection[str] = (),
+) -> tuple[FiredRule, ...]:
+    """The rules that fire. select: the rules to evaluate, all if empty; ignore: rules that are not evaluated."""
+    facts = [] if run.end is None else facts_of_parts(run.end.rules)
+    of_run = _rule_run(run, delta, group_size)
+    fired = []
+    for name, rule in installed_rules().items():
+        if (select and name not in select) or name in ignore:
+            continue
+        text = _caution(rule, facts, of_run)
+        if text:
+            fired.append(FiredRule(name=name, text=text, why=rule.why, fix=rule.fix, accepted=accept.get(name, "")))
+    return tuple(fired)
+
+
+def _caution(rule: Rule, part_facts: Sequence[Mapping[str, object]], run: RuleRun) -> str:
+    """The first caution over the parts and ranks of a run; without facts of the rule, over the run alone."""
+    try:
+        with foreign_code():
+            code = code_of(rule)
+            observed = [part[rule.name] for part in part_facts if rule.name in part] or (
+                [{}] if not code().facts() else []
+            )
+            usable = [facts for facts in observed if isinstance(facts, Mapping) and "error" not in facts]
+            return next(filter(None, (str(code.caution(facts, run)) for facts in usable)), "")
+    except Failed as error:
+        raise RecordingError(f"rule {rule.name}: cannot read its facts in the recording: {error}") from None
+
+
+def facts_of_parts(rules: object) -> list[Mapping[str, object]]:
+    part_facts = rules if isinstance(rules, list | tuple) else [rules]
+    return [part for part in part_facts if isinstance(part, Mapping)]
+
+
+def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
+    end, internal, rates = run.end, run.internal, [rate for rate in run.rates if rate is not None]
+    drawn, rows = run["drawn"], run["rows"]
+    both = np.isfinite(drawn) & np.isfinite(rows) & ~run.filled
+    unused_known = end is not None and end.drawn_batches is not None and bool(np.isfinite(run["batches"]).any())
+    lower_quartiles = np.full(run.steps, np.nan) if internal is None else internal.lower
+    compared = np.isfinite(lower_quartiles) & (np.nan_to_num(rows, nan=0.0) >= 4.0)
+    return RuleRun(
+        own_loop=run.header.source == "own-loop",
+        steps=run.steps,
+        delta=delta,
+        group_size=group_size,
+        records=run.header.records,
+        rate=max(rates) if len(rates) == run.steps else None,
+        drawn_batches=end.drawn_batches if end is not None and unused_known else None,
+        used_batches=int(np.nansum(run["batches"])) if unused_known else None,
+        passed_over=None if end is None else math.ceil(end.passed_over or 0),
+        empty_steps=int((drawn == 0).sum()) if np.isfinite(drawn).any() else None,
+        drawn_records=int(drawn[both].sum()) if both.any() else None,
+        gradient_rows=int((rows[both] - run.further_rows).sum()) if both.any() else None,
+        zero_quarter_steps=int((lower_quartiles[compared] == 0.0).sum()),
+        norm_steps=int(compared.sum()),
+    )

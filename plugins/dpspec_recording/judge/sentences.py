@@ -1,0 +1,199 @@
+"""Sentences on a recorded run for its user: conditions to confirm, the executed schedule, and faults."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from dpspec.contract import Assumption
+from dpspec.contract.executed import FiredRule
+from dpspec.decimals import nearest
+from dpspec.text import joined, several
+from dpspec_recording.audited_steps import POWER, found_faults
+from dpspec_recording.judge.advice import advice_on
+from dpspec_recording.judge.checks import MOVED, OTHER_PARAMETERS
+from dpspec_recording.judge.faults import RunTest
+from dpspec_recording.judge.recorded_run import Array, RecordedRun, public_name
+from dpspec_recording.judge.rules import facts_of_parts
+from dpspec_recording.judge.section import reports_batches
+from dpspec_recording.rules.duplicate_records import RULE as DUPLICATE_RECORDS
+from dpspec_recording.rules.loaded_weights import RULE as LOADED_WEIGHTS
+from dpspec_recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
+from dpspec_recording.rules.second_optimizer import changes_model
+
+
+def confirmations(
+    run: RecordedRun,
+    group_size: int,
+    public: Collection[str],
+    reduction: Assumption | None,
+    *,
+    released: bool = False,
+) -> Iterator[str]:
+    """The assumptions of a proof that no recording shows, each a sentence that a person can confirm.
+
+    reduction: the assumption ``loss-reduction``, if the run needs it. released: whether the model to be released is the
+    recorded one at its end.
+    """
+    header = run.header
+    records = f"{header.records:,} records" if header.records else "records"
+    if group_size == 1:
+        yield f"one person has one of the {records}{_no_copies(run)}"
+    else:
+        yield f"one person has at most {group_size} of the {records}"
+    when = "before or during" if released else "before, during or after"
+    yield (
+        f"nothing else was trained on these records, {when} the block, and no teacher or other model that read them "
+        "is used"
+    )
+    yield f"the released model was chosen without them (checkpoints, stopping by loss{_loads(run)})"
+    architecture = (
+        *("features chosen by labels", "classes", "vocabulary", "layer sizes"),
+        *("frozen layers", "initial weights"),
+    )
+    is_mapped = run.end is not None and run.end.maps is not None and run.end.maps.explained
+    maps = ["the map of the noisy gradient"] if is_mapped else []
+    constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
+    yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
+    yield (
+        "labels, features, padding, weight, temperature, loss and choice of a record come from it alone: no other "
+        f"record of its or earlier batches or the dataset{_not_replayed(run)}"
+    )
+    if reduction is not None and reduction.status == "declared":
+        yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
+    yield "seeds stay secret, and only the weights are released, not optimizer or logs"
+    if header.clipping == "ghost" and _not_replayed(run):
+        yield "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by layer"
+    if header.source == "own-loop":
+        yield "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
+        if _not_replayed(run):
+            yield (
+                "each record's gradient is clipped by its l2 norm over all layers, and the reported norm is of the "
+                "clipped gradient in the sum: clipping by coordinates or layers leaves longer ones, which a norm "
+                "capped at the clip norm does not show"
+            )
+
+
+def _not_replayed(run: RecordedRun) -> str:
+    """The reason why no replayed step tests whether records mix, or few of those tried; empty if most do."""
+    end = run.end
+    tried, replayed = (0.0, 0.0) if end is None or end.replays is None else (end.replays.tried, end.replays.replayed)
+    if end is None or (replayed >= 1.0 and 2.0 * replayed >= tried):
+        return ""
+    reason = end.replay_failure
+    if end.replays is None:
+        reason = "steps of compiled models, arrays, several processes or gradient canaries are not"
+    steps = f"only {replayed:.0f} of {tried:.0f} chosen steps" if replayed else "no step"
+    return f"; {steps} was replayed to test this{f' ({reason})' if reason else ''}"
+
+
+def _loads(run: RecordedRun) -> str:
+    """The number of loads within the block, whose weights a loss on the records may have chosen; empty without."""
+    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
+    loads = sum(_count(facts.get(LOADED_WEIGHTS.name), "loads") for facts in part_facts)
+    return f", {several(loads, 'load')} of weights within the block" if loads else ""
+
+
+def _count(facts: object, name: str) -> int:
+    number = facts.get(name) if isinstance(facts, Mapping) else None
+    return number if isinstance(number, int) else 0
+
+
+def _no_copies(run: RecordedRun) -> str:
+    """The fact that no two records are equal, if the rule on copies read the dataset and no part has any.
+
+    Half of the inspected records with a near copy are a sign of copies with noise.
+    """
+    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
+    copies = [facts.get(DUPLICATE_RECORDS.name) for facts in part_facts if facts]
+    unique = [isinstance(facts, Mapping) and facts.get("rows") and facts.get("most") == 1 for facts in copies]
+    if not unique or not all(unique):
+        return ""
+    inspected, nearly_equal = (sum(_count(facts, name) for facts in copies) for name in ("inspected", "near"))
+    if 2 * nearly_equal >= inspected > 0:
+        text = f"{nearly_equal} of {inspected} inspected ones nearly equal another: copies with noise?"
+        return f" (no two are equal, but {text})"
+    return " (no two are equal)"
+
+
+def _constants(run: RecordedRun, public: Collection[str]) -> Iterator[str]:
+    """The constants that the user does not declare public, with their values or ranges."""
+    for name in ("learning_rate", "clip_norm", "noise_multiplier"):
+        adaptive = name == "clip_norm" and run.header.clipping == "adaptive"
+        text = _range(run[name][:1] if adaptive else run[name])
+        if public_name(name) not in public and text:
+            yield (
+                f"first clip norm {text} and the constants of its adaptation"
+                if adaptive
+                else f"{name.replace('_', ' ')} {text}"
+            )
+
+
+def _range(values: Array) -> str:
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return ""
+    low, high = float(finite.min()), float(finite.max())
+    return nearest(low) if low == high else f"{nearest(low)} to {nearest(high)}"
+
+
+def executed_sentence(run: RecordedRun) -> str:
+    """``100 steps, rate 0.05, noise multiplier 1, clip norm 1, learning rate 0.1; SGD on 738 parameters``."""
+    header = run.header
+    noise = np.array([np.nan if sigma is None else sigma for sigma in run.noise_multipliers])
+    rates = np.array([np.nan if rate is None else rate for rate in run.rates])
+    quantities = [("rate", rates), ("noise multiplier", noise), ("clip norm", run["clip_norm"])]
+    quantities.append(("learning rate", run["learning_rate"]))
+    phrases = [f"{run.steps:,} step{'' if run.steps == 1 else 's'}"]
+    phrases += [f"{name} {text}" for name, values in quantities if (text := _range(values))]
+    optimizer = header.inner or header.optimizer or "no optimizer"
+    clipping = f" with {header.clipping} clipping" if header.clipping not in ("flat", "own") else ""
+    clipping += f" in {header.world} processes" if header.world else ""
+    schemes = {"none": "unobserved batches", "unknown": "batches of an unknown kind"}
+    batches = schemes.get(header.scheme, f"{header.scheme} batches")
+    batches = "batches reported by the loop" if reports_batches(run) else batches
+    records_text = f" from {header.records:,} records" if header.records else ""
+    trained = f"{optimizer}{clipping} on {header.parameters:,} parameters"
+    return f"{', '.join(phrases)}; {trained}; {batches}{records_text}{_audits(run)}"
+
+
+def _audits(run: RecordedRun) -> str:
+    """The number of audited steps, the number of faulty ones that audits find (:func:`found_faults`), and replays.
+
+    Audits compare gradients and updates. Wrong clipping and mixed records show in replayed steps only, which are far
+    fewer.
+    """
+    if run.end is None:
+        return ""
+    audits = run.end.audits
+    steps, replayed = audits.steps, 0 if run.end.replays is None else int(run.end.replays.replayed)
+    replays = f"{replayed:,} replayed"
+    if audits.are_whole:
+        return f"; all {steps:,} steps audited; {replays}"
+    faulty = found_faults(steps, audits.share)
+    power = f"{faulty:,} wrong updates ({nearest(100.0 * faulty / steps, digits=2)}%)"
+    return (
+        f"; {audits.audited:,} of {steps:,} steps audited: {power} would be found with probability {POWER:g}; {replays}"
+    )
+
+
+def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[FiredRule]) -> Iterator[str]:
+    """The first facts of a faulty run: an exception, the missing end, other writes to weights, and advice on checks.
+
+    A second optimizer, or loaded weights, move parameters between the steps, so checks of the parameters follow from
+    them and get no advice.
+    """
+    end = run.end
+    if end is None:
+        yield f"{run.missing_end[0].upper()}{run.missing_end[1:]}."
+    elif end.error:
+        yield f"{end.error} ended the block after {run.steps} steps."
+    moved = [test for test in rejected if test.name in (MOVED.name, OTHER_PARAMETERS.name)]
+    optimizers = [] if end is None else [facts.get(SECOND_OPTIMIZER.name) for facts in facts_of_parts(end.rules)]
+    others = [facts for facts in optimizers if isinstance(facts, Mapping) and facts.get("others")]
+    explaining = {LOADED_WEIGHTS.name}
+    if others and changes_model(others[0]):  # the caution is of the first part with another optimizer
+        explaining.add(SECOND_OPTIMIZER.name)
+    causes = [rule for rule in rules if rule.name in explaining]
+    for rule in causes if moved else ():
+        yield f"{rule.text} {rule.fix}"
+    yield from advice_on([test for test in rejected if not causes or test not in moved], rejected)

@@ -1,0 +1,273 @@
+"""The parts of a training that a script passes: their validation, and the header of their run."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from dpspec.errors import UsageError
+from dpspec_recording import recognized
+from dpspec_recording.adaptive_count import CONSTANTS
+from dpspec_recording.folder.header import GRADIENTS, Header
+from dpspec_recording.folder.step_record import RAND_ON_EMPTY
+from dpspec_recording.origin import origin
+from dpspec_recording.planting.planted import GradientCanaries, Planted
+from dpspec_recording.ranks.group import Group
+from dpspec_recording.ranks.rank_watch import data_digest
+from dpspec_recording.ranks.shards import local, refuse_precision, shard_of
+from dpspec_recording.watching.arrays import ArrayModel, ReportedUpdates
+from dpspec_recording.watching.noise_sketch import width_of
+
+_OF_SUM = operator.attrgetter("noise_multiplier", "expected_batch_size", "loss_reduction", "max_grad_norm")
+
+
+class Parts:
+    """Model, optimizer, loader and accountant of one training.
+
+    Attributes:
+        hooks: Opacus' object that computes per-sample gradients of a model that it does not wrap; None if it does.
+        clipping: The clipping of Opacus' optimizer; None for a custom loop.
+        compiled: The result of ``torch.compile`` that the script passed for the model; None without.
+        sampler: None without a loader.
+        declared: The intentions of a custom loop; None if it does not declare one.
+        planted: The dataset with canaries, None without.
+        federated: Whether the records are clients of a server.
+        distributed: Whether Opacus' optimizer sums over several processes.
+        shards: Of each sharded parameter the place of this process' first coordinate, and the number of all; () if
+            parameters are whole.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        optimizer: Any,
+        loader: Any,
+        engine: Any,
+        planted: Any,
+        declaration: Mapping[str, Any],
+        *,
+        federated: bool = False,
+    ) -> None:
+        """Raises ``UsageError`` for parts that the recorder does not know, by name."""
+        if isinstance(model, list | tuple) and model and all(hasattr(array, "__array__") for array in model):
+            model = ArrayModel(model)
+            optimizer = ReportedUpdates(model, optimizer)
+        self.hooks, model = recognized.hooked(model)
+        wrapper, model = model, recognized.uncompiled(model)
+        self.compiled = wrapper if wrapper is not model else None
+        recognized.refuse_model(model)
+        optimizer = recognized.unwrapped(optimizer)
+        recognized.refuse_parts("optimizer", optimizer)
+        recognized.refuse_shards(model, optimizer)
+        recognized.refuse_processes(optimizer, loader)
+        self.model, self.optimizer, self.loader = model, optimizer, loader
+        self.clipping = None if optimizer is None else recognized.clipping_of(optimizer)
+        declared = sorted(name for name, value in declaration.items() if value is not None)
+        if self.clipping is not None and declared:
+            raise UsageError(f"{', '.join(declared)}: Opacus' optimizer and loader say so themselves; leave it out")
+        if self.clipping == "ghost" and self.hooks is None and not hasattr(model, "get_clipping_coef"):
+            raise UsageError(
+                "model is not the one that make_private returned: with ghost clipping and wrap_model=False, give its "
+                "first result, the GradSampleHooks"
+            )
+        recognized.refuse_engine(engine, optimizer)
+        recognized.refuse_other_loader(engine, loader)
+        self.sampler = None if loader is None else recognized.sampler_of(loader)
+        self.accountant = None if engine is None else recognized.AccountantWatch(engine)
+        self.planted = _planted(loader, planted)
+        self.distributed = recognized.is_distributed(optimizer)
+        if self.planted is not None and self.distributed:
+            raise UsageError("canaries are for a training in one process: each rank would draw its own inclusion bits")
+        self.declared, self.federated = checked_declaration(declaration), federated
+        records = self.declared["records"]
+        if self.planted is not None and records not in (None, len(self.planted)):
+            raise UsageError(
+                f"records is {records}, and the planted dataset has {len(self.planted)} places: leave it out"
+            )
+        model_parameters = {id(p) for p in self.model.parameters()}
+        strange = sum(id(p) not in model_parameters for p in self._stepped())
+        if strange:
+            raise UsageError(
+                f"optimizer: {strange} of its parameters are not in the model; give the model that it trains, "
+                "as make_private returned it"
+            )
+        self.shards: tuple[tuple[int, int], ...] = ()
+        if recognized.is_sharded(optimizer):
+            refuse_precision(self.model)
+            self.shards = tuple(shard_of(p) for p in self.optimizer.params)
+        self._require_fit()
+
+    def rank_sampler(self) -> Any:
+        batches = None if self.sampler is None else self.sampler.batches
+        return batches if type(batches).__name__ == "DistributedUniformWithReplacementSampler" else None
+
+    def _stepped(self) -> list[nn.Parameter]:
+        groups = self.optimizer.param_groups if self.optimizer is not None else []
+        return [p for group in groups for p in group["params"]]
+
+    def _require_fit(self) -> None:
+        """Raise ``UsageError`` if there are gradient canaries, and they cannot enter the sums of this training."""
+        if self.planted is None or self.planted.kind != GRADIENTS:
+            return
+        if self.clipping is None:
+            obstacle = "the recorder cannot add to the sums of a custom loop"
+        elif self.clipping == "ghost":
+            obstacle = "with ghost clipping no gradient of a single record is there"
+        elif self.clipping != "flat":
+            obstacle = (
+                f"with {self.clipping} clipping no single clip norm bounds what all parameters of a record contribute"
+            )
+        elif self.sampler is None or self.sampler.batches is None:
+            obstacle = "the recorder does not see the drawn records: pass the loader over the dataset with canaries"
+        elif self.ahead:
+            obstacle = (
+                "its loader draws ahead, so that the batch of a step is not known in time: set num_workers=0, and do "
+                "not let accelerate prepare the loader"
+            )
+        elif "add_noise" in vars(self.optimizer):
+            obstacle = (
+                "add_noise of this optimizer was replaced, by another recorder or the script: each could add them"
+            )
+        else:
+            return
+        hint = "" if ":" in obstacle else "; plant records, or use Opacus' DPOptimizer with flat clipping"
+        raise UsageError(f"gradient canaries cannot enter this training: {obstacle}{hint}")
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the loader draws batches before the batch of the step: by its workers, or accelerate."""
+        accelerated = type(self.loader).__module__.partition(".")[0] == "accelerate"
+        return accelerated or int(getattr(self.loader, "num_workers", 0)) > 0
+
+    def noisy_parameters(self) -> list[nn.Parameter]:
+        if self.clipping is not None:
+            return list(self.optimizer.params)
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def gradient_canaries(self) -> GradientCanaries | None:
+        if self.planted is None or self.planted.kind != GRADIENTS:
+            return None
+        self._require_fit()  # another recorder may have begun since this one was made
+        return GradientCanaries(self.planted, self.noisy_parameters())
+
+    def trained_parameters(self) -> list[nn.Parameter]:
+        trained = [p for p in [*self._stepped(), *self.model.parameters()] if p.requires_grad]
+        return list({id(p): p for p in trained}.values())
+
+    def layers(self) -> tuple[tuple[str, int], ...]:
+        names = {id(p): name for name, p in recognized.inner_module(self.model).named_parameters()}
+        noisy = enumerate(self.noisy_parameters())
+        return tuple((names.get(id(p), f"parameter {n}"), local(p).numel()) for n, p in noisy)
+
+    def learning_rate(self) -> float:
+        groups = self.optimizer.param_groups if self.optimizer is not None else []
+        rates = {float(group["lr"]) for group in groups if "lr" in group}
+        return rates.pop() if len(rates) == 1 else float("nan")
+
+    def private_options(self) -> dict[str, Any]:
+        """The options of the private sum."""
+        optimizer = self.optimizer
+        multiplier, divisor, reduction, norm = _OF_SUM(optimizer)
+        if self.clipping == "ghost":  # Opacus' ghost optimizer prefers this attribute
+            multiplier = getattr(optimizer, "_adjusted_noise_multiplier", multiplier)
+        if self.clipping == "adaptive":
+            norms = tuple(getattr(optimizer, name, None) for name in CONSTANTS)
+        else:
+            of_layers = getattr(optimizer, "max_grad_norms", None)
+            norms = norm, of_layers and tuple(of_layers), vars(self.hooks or self.model).get("max_grad_norm")
+        options = {
+            "noise_multiplier": multiplier,
+            "clip_norm": norms,
+            "divisor": divisor,
+            "loss_reduction": reduction,
+        }
+        rate = None if self.sampler is None else getattr(self.sampler.batches, "sample_rate", None)
+        options |= {} if rate is None else {"rate": rate}
+        return {**options, **self.loader_options()}
+
+    def loader_options(self) -> dict[str, Any]:
+        """Opacus' option to fill an empty batch with a random row; none of loaders without this option."""
+        fills = None if self.loader is None else recognized.fills_empty_batches(self.loader)
+        return {} if fills is None else {RAND_ON_EMPTY: fills}
+
+    def header(self, notes: Sequence[str], group: Group | None = None, part: int = 0) -> Header:
+        """The header of the run, with notes on what cannot be observed. group: of several processes. part: if later."""
+        optimizer, inner, sampler = self.optimizer, getattr(self.optimizer, "original_optimizer", None), self.sampler
+        notes, layers = list(notes), self.layers()
+        wrapped = type(self.model).__name__
+        if wrapped.startswith("GradSampleModule") and self.clipping is None:
+            notes.append(f"the model is Opacus' {wrapped}, and the optimizer {_kind(optimizer) or 'None'} is not")
+        own_loop, planted = self.clipping is None, self.planted
+        canaries: dict[str, Any] = {}
+        if planted is not None:
+            canaries = {name: getattr(planted, name) for name in ("copies", "new_ids", "left_out")}
+            canaries |= {"canaries": planted.count, "canary_kind": planted.kind, "canary_seed": planted.source.seed}
+            canaries["commitment"] = planted.source.commitment
+        ranks: dict[str, Any] = {}
+        if group is not None:
+            ranks = {"world": group.world, "rank": group.rank, "run": group.run}
+            draws = self.rank_sampler()
+            if draws is not None and (draws.rank, draws.num_replicas) == (group.rank, group.world):
+                ranks["share"] = int(draws.num_samples)
+            ranks["data"] = data_digest(group, getattr(self.loader, "dataset", None))
+        expected = getattr(optimizer, "expected_batch_size", None)
+        records = self.declared["records"] or (None if sampler is None else sampler.records)
+        return Header(
+            **origin(self.planted or getattr(self.loader, "dataset", None), self.noisy_parameters()),
+            federated=self.federated,
+            source="own-loop" if own_loop else "opacus",
+            optimizer=_kind(optimizer),
+            inner=_kind(inner),
+            model=_kind(recognized.inner_module(self.model)),
+            sampler="" if sampler is None else sampler.kind,
+            clipping=self.clipping or "own",
+            scheme="none" if sampler is None else sampler.scheme,
+            repeats=recognized.largest_multiplicity(getattr(self.planted or self.loader, "dataset", None)),
+            rate=None if sampler is None else sampler.rate,
+            records=records if planted is None else len(planted),
+            batch_size=None if sampler is None else sampler.batch_size,
+            workers=int(getattr(self.loader, "num_workers", 0)),
+            reduction="" if own_loop else optimizer.loss_reduction,
+            expected_batch_size=None if own_loop or expected is None else float(expected),
+            accountant="" if self.accountant is None else self.accountant.mechanism,
+            told_before=0 if self.accountant is None else self.accountant.told()[2],
+            layers=layers,
+            width=width_of([whole for _, whole in self.shards] or [size for _, size in layers]),
+            **canaries,
+            **ranks,
+            shards=self.shards,
+            part=part,
+            no_loader=sampler is None,
+            notes=tuple(notes),
+        )
+
+
+def checked_declaration(declaration: Mapping[str, Any]) -> dict[str, Any]:
+    limits = {"noise_multiplier": (0.0, 1e9, True), "clip_norm": (0.0, 1e9, False), "rate": (0.0, 1.0, False)}
+    for name, (low, high, closed) in limits.items():
+        value = declaration[name]
+        fits = value is None or (isinstance(value, int | float) and (low < value <= high or (closed and value == low)))
+        if not fits or isinstance(value, bool):
+            least = f"{'from' if closed else 'above'} {low:g}"
+            raise UsageError(f"{name} must be a number {least} to {high:g}, got {value!r}")
+    records = declaration["records"]
+    if records is not None and (type(records) is not int or records < 1):
+        raise UsageError(f"records must be an integer of at least 1, got {records!r}")
+    return dict(declaration)
+
+
+def _planted(loader: Any, planted: Any) -> Planted | None:
+    if planted is not None and not isinstance(planted, Planted):
+        raise UsageError(f"planted must be what dpspec.plant returned, got {type(planted).__name__}")
+    drawn_from = getattr(loader, "dataset", None)
+    if planted is not None and loader is not None and drawn_from is not planted:
+        raise UsageError(
+            f"the loader draws from a {_kind(drawn_from)}, not from the planted dataset itself: wrap and cut data "
+            "before dpspec.plant, so that its places are the loader's"
+        )
+    return drawn_from if isinstance(drawn_from, Planted) else planted
+
+
+def _kind(part: Any) -> str:
+    return "" if part is None else type(part).__name__

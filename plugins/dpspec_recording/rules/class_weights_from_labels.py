@@ -1,0 +1,106 @@
+"""Whether a loss weights classes by the label counts of the records."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec_recording.model_hook import suppressed
+from dpspec_recording.rules.memory_rows import tensors_of
+
+RULE = Rule(
+    name="class-weights-from-labels",
+    summary="weights of a loss module, or a bias of the model, follow from the label counts of the dataset",
+    why="Label counts are exact statistics of the records: one record changes the weights of all gradients.",
+    fix="Use public class weights, or counts with noise whose epsilon you add; accept if the counts are public.",
+    code="dpspec_recording.rules.class_weights_from_labels:ClassWeightsFromLabels",
+)
+
+
+class ClassWeightsFromLabels(TrainingRule):
+    early = True
+
+    def __init__(self) -> None:
+        self._hook: Any = None
+        self._module = ""
+
+    def start(self, setup: RuleSetup) -> None:
+        import torch
+        from torch.nn.modules.module import register_module_forward_pre_hook
+
+        tensors = tensors_of(setup.loader)
+        counts = None if tensors is None or len(tensors) < 2 else _counts(tensors[-1])
+        if counts is None:
+            return
+        for name, parameter in _named_parameters(setup.model):
+            if parameter.shape == counts.shape and _is_constant(
+                parameter.detach().double().cpu() - counts.log(), rounding=1e-6
+            ):
+                self._module = name
+        if setup.compiled:
+            return
+        weights = _weights(counts)
+
+        def observe(module: Any, args: Any) -> None:
+            if type(module).__module__ != "torch.nn.modules.loss":
+                return
+            weight, positive = getattr(module, "weight", None), getattr(module, "pos_weight", None)
+            if isinstance(weight, torch.Tensor) and weight.shape == counts.shape and bool((weight > 0.0).all()):
+                logarithms = weight.detach().double().cpu().log()
+                if any(_is_constant(logarithms - candidate.log()) for candidate in weights):
+                    self._module = type(module).__name__
+            if isinstance(positive, torch.Tensor) and positive.numel() == 1 and len(counts) == 2:
+                ratio = float(positive) * float(counts[1] / counts[0])
+                self._module = type(module).__name__ if abs(ratio - 1.0) < 1e-4 else self._module
+
+        self._hook = register_module_forward_pre_hook(suppressed(observe))
+
+    def after_step(self, step: RuleStep) -> None:
+        if step.number == 2:
+            self.stop()
+
+    def stop(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"module": self._module[:60]}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        if not facts["module"]:
+            return ""
+        return f"Weights of {facts['module']} follow from the label counts of exactly these records."
+
+
+def _counts(labels: Any) -> Any:
+    """The number of records of each label (classes,); None if labels are not classes, or all are equally frequent."""
+    import torch
+
+    if labels.numel() != len(labels) or not len(labels) or labels.is_complex():
+        return None
+    classes = labels.reshape(-1).cpu()
+    if labels.is_floating_point():  # targets of a binary loss
+        if not bool(((classes == 0.0) | (classes == 1.0)).all()):
+            return None
+        classes = classes.long()
+    if classes.dtype not in (torch.int64, torch.int32) or int(classes.min()) < 0 or int(classes.max()) > 10_000:
+        return None
+    counts = torch.bincount(classes).double()
+    return None if len(counts) < 2 or bool((counts == counts[0]).all()) or not bool(counts.all()) else counts
+
+
+def _weights(counts: Any) -> list[Any]:
+    """Usual class weights, up to a factor: inverse counts and their roots, shares of others, effective numbers."""
+    effective = [1.0 / (1.0 - beta**counts) for beta in (0.9, 0.99, 0.999, 0.9999)]  # Cui et al. 2019
+    weights = [1.0 / counts, counts**-0.5, counts.sum() - counts, *effective]
+    return [candidate for candidate in weights if not _is_constant(candidate.log())]  # of many records
+
+
+def _is_constant(values: Any, rounding: float = 1e-4) -> bool:
+    """Whether values are equal. Random biases of two classes are so with probability 1e-5 at a rounding of 1e-6."""
+    return bool(((values - values.mean()).abs() < rounding).all())
+
+
+def _named_parameters(model: Any) -> list[Any]:
+    return list(model.named_parameters()) if hasattr(model, "named_parameters") else []

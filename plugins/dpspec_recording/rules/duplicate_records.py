@@ -1,0 +1,111 @@
+"""Whether records are equal: all of a dataset in memory, or the records of a batch from another dataset.
+
+Records that nearly equal another one, as copies with noise do, raise a question of ``dpspec check``, not a caution.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
+from dpspec_recording.rules.memory_rows import tensors_of
+from dpspec_recording.rules.model_inputs import InputRule
+
+RULE = Rule(
+    name="duplicate-records",
+    summary="rows of a dataset in memory, or of a batch, are equal",
+    why="A person whose record occurs k times changes each sum by k clip norms: epsilon holds for a group of k.",
+    fix="Remove the copies, claim for groups (--group-size K), or accept if equal rows are different persons.",
+    code="dpspec_recording.rules.duplicate_records:DuplicateRecords",
+)
+
+#: Step n is inspected with probability min(1, _STEPS / n), and rows with at least _VALUES values.
+_STEPS, _VALUES = 20.0, 4
+
+#: The number of records whose nearest other record is inspected, and the largest distance of a near copy as a share of
+#: the median distance: the digits of MNIST and scikit-learn have .4 and more, copies with a tenth of the noise .1.
+_INSPECTED, _NEAR = 16, 0.1
+
+
+class DuplicateRecords(InputRule):
+    early = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._facts: dict[str, Any] = {"rows": 0, "repeated": 0, "most": 0, "inspected": 0, "near": 0}
+        self._input: Any = None
+        self._random = random.SystemRandom()
+        self._batches = self._with_copies = self._most_in_batch = 0
+
+    def start(self, setup: RuleSetup) -> None:
+        from dpspec_recording.planting.planted import Planted
+
+        tensors = tensors_of(setup.loader)
+        if tensors is None:
+            if not isinstance(getattr(setup.loader, "dataset", None), Planted):  # which counts copies of canaries
+                super().start(setup)
+            return
+        counts = _row_counts(tensors)
+        self._facts |= {"rows": int(counts.sum()), "repeated": int((counts > 1).sum()), "most": int(counts.max())}
+        if tensors[0].is_floating_point() and tensors[0][0].numel() >= _VALUES:
+            chosen = self._random.sample(range(len(tensors[0])), min(_INSPECTED, len(tensors[0])))
+            self._facts |= {"inspected": len(chosen), "near": _near_copies(tensors[0], chosen)}
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        self._input = next(iter(inputs.values()), None)
+
+    def after_step(self, step: RuleStep) -> None:
+        """Count equal rows. Poisson and fixed batches contain an index once, so equal rows have different indices."""
+        rows, self._input = self._input, None
+        if rows is None or step.drawn is None or len(rows) != len(step.drawn) or len(rows) < 2:
+            return
+        if rows[0].numel() < _VALUES or len(set(step.drawn.tolist())) < len(step.drawn):
+            return
+        if self._random.random() * step.number < _STEPS:
+            most = int(_row_counts((rows.detach(),)).max())
+            self._batches += 1
+            self._with_copies += most > 1
+            self._most_in_batch = max(self._most_in_batch, most)
+
+    def facts(self) -> Mapping[str, Any]:
+        batches = {"batches": self._batches, "with_copies": self._with_copies, "most_in_batch": self._most_in_batch}
+        return {**self._facts, **batches}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        most, repeated = int(facts["most"]), int(facts["repeated"])
+        with_copies, most_in_batch = int(facts.get("with_copies", 0)), int(facts.get("most_in_batch", 0))
+        if most > max(1, run.group_size):
+            occurs = f"each of {repeated} records occurs" if repeated > 1 else "one record occurs"
+            times = f"up to {most} times" if repeated > 1 else f"{most} times"
+            return f"Of {int(facts['rows'])} rows, {occurs} {times}: --group-size {most} counts all copies."
+        if with_copies and most_in_batch > run.group_size:
+            return (
+                f"In {with_copies} of {int(facts['batches'])} inspected batches, drawn records are equal, up to "
+                f"{most_in_batch} in one batch: does the dataset hold copies of a record? --group-size K counts them."
+            )
+        return ""
+
+
+def _row_counts(tensors: tuple[Any, ...]) -> Any:
+    """The number of occurrences of each distinct row of the tensors (n, ...)."""
+    import numpy as np
+    import torch
+
+    columns = [tensor.cpu().reshape(len(tensor), -1).contiguous() for tensor in tensors]
+    columns = [column.view(torch.int16) if column.dtype is torch.bfloat16 else column for column in columns]
+    rows = np.concatenate([np.ascontiguousarray(c.numpy()).view(np.uint8) for c in columns if c.numel()], axis=1)
+    _, counts = np.unique(rows.view(np.dtype((np.void, rows.shape[1]))).reshape(-1), return_counts=True)
+    return counts
+
+
+def _near_copies(features: Any, chosen: list[int]) -> int:
+    """The number of the ``chosen`` rows of ``features`` (n, ...) that nearly equal another row."""
+    import torch
+
+    rows = features.reshape(len(features), -1)
+    rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    distances = torch.cdist(rows[chosen], rows)
+    nearest = distances.clone()
+    nearest[range(len(chosen)), chosen] = torch.inf
+    return int((nearest.amin(1) <= _NEAR * distances.median(1).values).sum())

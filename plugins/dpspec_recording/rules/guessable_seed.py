@@ -1,0 +1,254 @@
+"""Whether noise and batches follow from a seed that an adversary can guess."""
+
+import math
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+
+#: Seeds below this, or as close below 2**64, count as guessable. A seed of the system is there with probability 2**-20.
+_GUESSABLE = 2**32
+
+#: Seeds with which the states of NumPy and Python are compared, and usual ones for the first numbers of a loop.
+_COMPARED, _USUAL = 1024, (*range(128), *range(2018, 2030), 314, 420, 666, 777, 999, 1234, 1337, 3407, 12345)
+
+#: The number of compared records of a batch, the bits that they must have, and the minimum number of values of noise.
+_RECORDS, _BITS, _VALUES = 4096, 40.0, 4
+
+#: The code that seeds each kind of generator of a custom loop.
+_OWN = {
+    "torch": "torch.Generator().manual_seed({})",
+    "RandomState": "numpy.random.RandomState({})",
+    "default_rng": "numpy.random.default_rng({})",
+    "jax": "jax.random.key({})",
+}
+
+#: The numbers of keys of JAX that are split off a key, first and again, and that are folded into one.
+_SPLIT, _SPLIT_AGAIN, _FOLDED = 8, 4, 2
+
+#: The number of values of JAX that are compared: they depend on the key and their places alone.
+_JAX_VALUES = 8
+
+#: The seed of a new ``torch.Generator``.
+_DEFAULT = 67280421310721
+
+RULE = Rule(
+    name="guessable-seed",
+    summary="torch, NumPy or Python's random was seeded with a small integer, and noise or batches follow from it",
+    why="Noise and batches follow from the seed: an adversary who guesses it subtracts the noise.",
+    fix="Remove the seed, or call torch.seed() before make_private; seed a noise_generator by its method seed().",
+    code="dpspec_recording.rules.guessable_seed:GuessableSeed",
+)
+
+
+class GuessableSeed(TrainingRule):
+    early = True
+
+    def __init__(self) -> None:
+        self._private: Any = None
+        self._state: Any = None
+        self._host_states: dict[str, bytes] = {}
+        self._host: dict[str, int] = {}
+        self._torch: list[int] = []
+        self._sampler: Any = None
+        self._batches: list[int] = []
+        self._observed = False
+        self._first_size = 0
+        self._members: dict[str, int] = {}
+
+    def start(self, setup: RuleSetup) -> None:
+        import torch
+
+        self._private, self._sampler = setup.private_optimizer, _drawing_sampler(setup.loader)
+        self._observed = self._private is not None
+        if self._private is None:
+            self._state, self._host_states = torch.get_rng_state(), _states()
+            parameters = setup.model.parameters() if hasattr(setup.model, "parameters") else ()
+            self._first_size = next((p.numel() for p in parameters if p.requires_grad), 0)
+
+    def after_step(self, step: RuleStep) -> None:
+        import torch
+
+        if step.number == 1 and self._private is None:
+            self._observed = not torch.equal(self._state, torch.get_rng_state())
+            now = _states()
+            used = [name for name, state in self._host_states.items() if state != now[name]]
+            self._host = {name: seed for name in used if (seed := _seed_of(name, self._host_states[name])) is not None}
+            self._host |= _noise_seeds(step.noise, self._first_size)
+            self._members = _batch_seeds(step.drawn)
+        noise = self._generator() if self._observed else None
+        batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
+        _add_guessable(self._torch, noise)
+        _add_guessable(self._batches, None if batches is noise else batches)
+
+    def _generator(self) -> Any:
+        import torch
+
+        if self._private is None:
+            return torch.default_generator
+        if self._private.generator is not None:
+            return self._private.generator
+        device = self._private.params[0].device
+        return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
+
+    def facts(self) -> Mapping[str, Any]:
+        batches = {"batches": list(self._batches), "members": dict(self._members)}
+        return {"torch": list(self._torch), "host": dict(self._host), **batches}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        seeds = [f"torch.manual_seed({int(seed)})" for seed in facts["torch"]]
+        seeds += _code(facts["host"])
+        consequence = "An adversary who knows the script can recompute the noise."
+        if not seeds:
+            seeds = [f"torch.manual_seed({int(seed)})" for seed in facts.get("batches", ())]
+            seeds += _code(facts.get("members", {}))
+            consequence = "An adversary who knows the script can recompute the batches: sampling amplifies nothing."
+        if not seeds:
+            return ""
+        named = ", ".join(seeds[:3]) + (f" and {len(seeds) - 3} more" if len(seeds) > 3 else "")
+        state = "is the state" if len(seeds) == 1 else "are states"
+        return f"{named} {state} of a generator of the training. {consequence}"
+
+
+def _code(seeds: Mapping[str, Any]) -> list[str]:
+    return [_OWN.get(name, f"{name}.seed({{}})").format(int(seed)) for name, seed in sorted(seeds.items())]
+
+
+def _drawing_sampler(loader: Any) -> Any:
+    """The sampler of a loader that draws from its ``generator``, of batches or of single records; None without one."""
+    batches = getattr(loader, "batch_sampler", None)
+    samplers = (batches, getattr(batches, "sampler", None))
+    return next((sampler for sampler in samplers if hasattr(sampler, "generator")), None)
+
+
+def _add_guessable(seeds: list[int], generator: Any) -> None:
+    """Append the seed of a generator if it is guessable and new."""
+    seed = None if generator is None else generator.initial_seed()
+    if seed is not None and _is_guessable(seed) and seed not in seeds[-1:] and len(seeds) < 100:
+        seeds.append(seed)
+
+
+def _is_guessable(seed: int) -> bool:
+    return seed < _GUESSABLE or seed > 2**64 - _GUESSABLE or seed == _DEFAULT
+
+
+def _noise_seeds(noise: Any, first_size: int) -> dict[str, int]:
+    """By kind of generator, the seed whose first normal values match the noise up to a factor."""
+    seeds: dict[str, int] = {}
+    for size in () if noise is None else {first_size, len(noise)}:
+        # torch draws 16 values together, which for 32 values or more depend on no others
+        values = noise[: size if size < 32 else 16].double().cpu().numpy()
+        if len(values) >= _VALUES:
+            most = (1.0 - 1e-9) * float(values @ values) ** 0.5
+            seeds |= _matching(len(values), True, _along(values, most))
+    return seeds | _jax_seeds(noise)
+
+
+def _jax_seeds(noise: Any) -> dict[str, int]:
+    """The usual seed of a key of JAX whose normal values match, or the values of a key made from it the noise.
+
+    A script that draws its noise by JAX has imported it.
+    """
+    jax = sys.modules.get("jax")
+    if jax is None or noise is None or len(noise) < _JAX_VALUES:
+        return {}
+    import numpy as np
+
+    random, seeds = jax.random, [seed for seed in _USUAL if _is_guessable(seed)]
+
+    def made(keys: Any, split: int) -> Any:
+        """The keys (k, split + folded) that scripts make from keys (k,)."""
+        split_off = jax.vmap(lambda key: random.split(key, split))(keys)
+        folded = [jax.vmap(lambda key, number=number: random.fold_in(key, number))(keys) for number in range(_FOLDED)]
+        return jax.numpy.concatenate([split_off, *(key[:, None] for key in folded)], axis=1)
+
+    keys = jax.vmap(random.key)(np.array(seeds, dtype=np.uint32))
+    first_keys = made(keys, _SPLIT)
+    further = made(first_keys.reshape(-1), _SPLIT_AGAIN).reshape(len(seeds), -1)
+    all_keys = jax.numpy.concatenate([keys[:, None], first_keys, further], axis=1)
+    values = jax.vmap(lambda key: random.normal(key, (_JAX_VALUES,)))(all_keys.reshape(-1))
+    drawn = np.asarray(values, dtype=np.float64).reshape(*all_keys.shape, _JAX_VALUES)
+    first = noise[:_JAX_VALUES].double().cpu().numpy()
+    lengths = np.linalg.norm(drawn, axis=-1) * np.linalg.norm(first)
+    matches = (drawn @ first > (1.0 - 1e-9) * lengths).any(axis=1)
+    return {"jax": seeds[int(np.argmax(matches))]} if matches.any() else {}
+
+
+def _along(values: Any, most: float) -> Callable[[Any], bool]:
+    return lambda drawn: drawn @ values > most * (drawn @ drawn) ** 0.5
+
+
+def _batch_seeds(members: Any) -> dict[str, int]:
+    """By kind of generator, the seed whose first uniform values are lowest for the records of the batch."""
+    import numpy as np
+
+    if members is None or not len(first := np.unique(members[members < _RECORDS])):
+        return {}
+    size = int(first[-1]) + 1
+    if math.log2(math.comb(size, len(first))) < _BITS:
+        return {}
+    drawn = np.isin(np.arange(size), first)
+    return _matching(size, False, lambda values: values[drawn].max() < values[~drawn].min())
+
+
+def _matching(size: int, normal: bool, matches: Callable[[Any], bool]) -> dict[str, int]:
+    """By kind of generator, the usual seed whose first values match."""
+    import numpy as np
+    import torch
+
+    seeds: dict[str, int] = {}
+    for seed in filter(_is_guessable, _USUAL):
+        generator = torch.Generator().manual_seed(seed)
+        values = {"torch": (torch.randn if normal else torch.rand)(size, generator=generator).double().numpy()}
+        for name in ("RandomState", "default_rng"):
+            source = getattr(np.random, name)(seed)
+            values[name] = source.standard_normal(size) if normal else source.random(size)
+        seeds |= {name: seed for name, drawn in values.items() if matches(drawn)}
+    return seeds
+
+
+def _states() -> dict[str, bytes]:
+    """The states of the global generators of NumPy and Python: 624 words of the Mersenne Twister, and the position."""
+    import numpy as np
+
+    _, numpy_words, numpy_position, *_ = np.random.get_state(legacy=True)
+    _, (*python_words, python_position), _ = random.getstate()
+    return {
+        "numpy.random": np.asarray([*numpy_words, numpy_position], dtype=np.uint32).tobytes(),
+        "random": np.asarray([*python_words, python_position], dtype=np.uint32).tobytes(),
+    }
+
+
+def _seed_of(name: str, state: bytes) -> int | None:
+    """The compared seed that gives this state at once, or after at most 624 words; None if none does."""
+    state_words = state[: 624 * 4]
+    for seed in range(_COMPARED):
+        for key in _keys(name, seed):
+            if key == state_words:
+                return seed
+    return None
+
+
+def _keys(name: str, seed: int) -> Iterator[bytes]:
+    import numpy as np
+
+    if name == "random":
+        generator = random.Random(seed)
+        yield np.asarray(generator.getstate()[1][:-1], dtype=np.uint32).tobytes()
+        generator.getrandbits(32)
+        yield np.asarray(generator.getstate()[1][:-1], dtype=np.uint32).tobytes()
+        return
+    source = np.random.RandomState(seed)
+    yield _words(source)
+    source.bytes(4)
+    yield _words(source)
+
+
+def _words(source: Any) -> bytes:
+    import numpy as np
+
+    state = source.get_state(legacy=True)
+    return np.asarray(state[1], dtype=np.uint32).tobytes()

@@ -1,0 +1,55 @@
+"""Whether the learning rate follows a metric."""
+
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+
+RULE = Rule(
+    name="metric-scheduler",
+    summary="a ReduceLROnPlateau belongs to the optimizer, whether or not it fired",
+    why="A loss or accuracy on the records, without noise, decides the learning rate of later steps.",
+    fix="Use a schedule fixed in advance, or a metric of public records only, and accept.",
+    code="dpspec_recording.rules.metric_scheduler:MetricScheduler",
+)
+
+
+class MetricScheduler(TrainingRule):
+    early = True
+
+    def __init__(self) -> None:
+        self._optimizers: list[Any] = []
+        self._most_schedulers = 0
+
+    def start(self, setup: RuleSetup) -> None:
+        self._optimizers = [
+            optimizer for optimizer in (setup.optimizer, setup.private_optimizer) if optimizer is not None
+        ]
+        self._count_plateau_schedulers()
+
+    def stop(self) -> None:
+        self._count_plateau_schedulers()
+        self._optimizers = []  # a second call counts nothing
+
+    def _count_plateau_schedulers(self) -> None:
+        if not self._optimizers:
+            return
+        from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+        referrers = gc.get_referrers(*self._optimizers)
+        # objects refer to their attributes, or to the dictionary of attributes if it was read
+        attributes = [candidate for candidate in referrers if type(candidate) is dict and "num_bad_epochs" in candidate]
+        referrers += gc.get_referrers(*attributes) if attributes else []
+        # the type, because isinstance may call code of the objects
+        number = len({id(candidate) for candidate in referrers if issubclass(type(candidate), ReduceLROnPlateau)})
+        self._most_schedulers = max(self._most_schedulers, number)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"schedulers": self._most_schedulers}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        if not facts["schedulers"]:
+            return ""
+        return "The learning rate follows a metric (ReduceLROnPlateau), such as a loss: is it computed on public data?"

@@ -1,0 +1,335 @@
+"""Whether ``dataset[i]`` reads other records than record i: pasted patches, neighbors, statistics of the dataset.
+
+After the training, some records are read again from a copy of the dataset in which all other records have other values,
+with the same random numbers. The copy shares nothing that it may change with the dataset. Two other records are read
+before, since a dataset may keep a state of earlier reads: a running mean, the last record, a queue.
+"""
+
+import collections
+import contextlib
+import copy
+import random
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+
+RULE = Rule(
+    name="mixing-dataset",
+    summary="dataset[i] changes if other records of the dataset change",
+    why="A record is then in the inputs of others: it changes several contributions, of up to one clip norm each.",
+    fix="Compute dataset[i] from record i and public constants; augment within a record.",
+    code="dpspec_recording.rules.mixing_dataset:MixingDataset",
+)
+
+#: The number of records that are read again, and the largest numbers of values that are copied, of
+#: tables or datasets, and of nested ones.
+_READ, _MOST_VALUES, _MOST_TABLES, _DEPTH = 6, 2**24, 16, 4
+
+#: The change by the record's own row is larger than this multiple of the one by another row.
+_LARGER = 3.0
+
+#: The factor of other records' features: a roll of the records keeps their mean and their range.
+_SCALE = 1.5
+
+
+class MixingDataset(TrainingRule):
+    def __init__(self) -> None:
+        self._loader: Any = None
+        self._copies: list[Any] = []
+        self._facts: dict[str, Any] = {"read": 0, "mixed": 0, "dataset": ""}
+
+    def start(self, setup: RuleSetup) -> None:
+        """Copy the dataset without its records: it may compute statistics at its first record."""
+        self._loader = setup.loader
+        with contextlib.suppress(Exception):  # the dataset cannot be copied
+            self._copies = [_copy(dataset, len(dataset), lambda values: values) for dataset in _datasets(setup.loader)]
+
+    def stop(self) -> None:
+        """Read some records again after the training."""
+        loader, self._loader = self._loader, None
+        copies, self._copies = self._copies, []
+        if loader is None:
+            return
+        for dataset in (*copies, *_datasets(loader)):
+            with contextlib.suppress(Exception):  # the dataset cannot be read
+                read, mixed = mixed_records(dataset)
+                if mixed or read > self._facts["read"]:
+                    self._facts = {"read": read, "mixed": mixed, "dataset": type(dataset).__name__[:60]}
+            if self._facts["mixed"]:
+                return
+
+    def facts(self) -> Mapping[str, Any]:
+        return self._facts
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        read, mixed = int(facts["read"]), int(facts["mixed"])
+        if not mixed:
+            return ""
+        return (
+            f"{mixed} of {read} records that were read again from {facts['dataset']} have other values if other "
+            "records of the dataset change: __getitem__ mixes records, uses their statistics, or keeps a state of "
+            "those that it read before."
+        )
+
+
+def _datasets(loader: Any) -> list[Any]:
+    """The datasets of a loader, inside of ``Subset`` and ``ConcatDataset``."""
+    from torch.utils.data import ConcatDataset, Subset
+
+    datasets, inner = [getattr(loader, "dataset", None)], list[Any]()
+    while datasets:
+        dataset = datasets.pop()
+        if isinstance(dataset, Subset):
+            datasets.append(dataset.dataset)
+        elif isinstance(dataset, ConcatDataset):
+            datasets += dataset.datasets
+        elif hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
+            inner.append(dataset)
+    return inner[:_MOST_TABLES]
+
+
+def mixed_records(dataset: Any) -> tuple[int, int]:
+    """Read some records of a dataset in which others have other values.
+
+    Only the tables of its records count: ``dataset[i]`` changes with row i by more than with another row.
+    A public table may have as many rows.
+
+    Returns:
+        The number of records that were read, and of those that depend on the values of others.
+    """
+    count = len(dataset)
+    tables: dict[int, Any] = {}
+    _copy(dataset, count, lambda values: tables.setdefault(id(values), values) if len(values) >= count else values)
+    if count < 2 or not 0 < len(tables) <= _MOST_TABLES:
+        return 0, 0
+    source, of_records = random.SystemRandom(), set(tables)
+    reads: list[tuple[int, int, Any]] = []
+    changed: set[int] = set()
+    with _restored_generators():
+        for index in source.sample(range(count), min(_READ, count)):
+            shift = source.randrange(1, count)
+            record, again = (_read(dataset, index, lambda values: values) for _ in range(2))
+            if _distance(record, again):  # random numbers of other generators
+                continue
+            reads.append((index, shift, record))
+            for number, values in tables.items():
+                if _distance(values[index], values[(index + shift) % count]):
+                    rows = (index, source.choice([row for row in range(count) if row != index]))
+                    by_own, by_other = (
+                        _distance(record, _read(dataset, index, _Change({number}, _with_row, row, shift)))
+                        for row in rows
+                    )
+                    changed |= {number} if by_own else set()
+                    of_records -= set() if by_own > _LARGER * by_other else {number}
+        of_records &= changed
+        mixed = 0
+        for index, shift, record in reads:
+            changed_others = _Change(of_records, _with_others, index, shift)
+            before = [(index + step) % count for step in (1, 2) if step % count]
+            alone = record, _read(dataset, index, changed_others)
+            after = (_read(dataset, index, change, before) for change in (lambda values: values, changed_others))
+            mixed += _distance(*alone) > 0.0 or _distance(*after) > 0.0
+    return (len(reads), mixed) if of_records else (0, 0)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Gives some records of the tables with these numbers (``id``) other values."""
+
+    tables: Collection[int]
+    change: Callable[[Any, int, int], Any]
+    index: int
+    shift: int
+
+    def __call__(self, values: Any) -> Any:
+        return self.change(values, self.index, self.shift) if id(values) in self.tables else values
+
+
+#: Returns the values (n, ...) of all records, or others.
+_Changes = Callable[[Any], Any]
+
+
+def _read(dataset: Any, index: int, change: _Changes, before: Collection[int] = ()) -> Any:
+    """The record of a copy of the dataset whose values are changed, always with the same random numbers.
+
+    before: the records that are read from the copy before.
+    """
+    import numpy as np
+    import torch
+
+    copied = _copy(dataset, len(dataset), change)
+    for earlier in before:
+        copied[earlier]
+    torch.default_generator.manual_seed(0)  # torch.manual_seed would seed devices too, whose noise is to stay secret
+    np.random.seed(0)
+    random.seed(0)
+    return copied[index]
+
+
+def _copy(dataset: Any, count: int, change: _Changes, depth: int = 0) -> Any:
+    """A copy of a dataset, with changes of all attributes and global variables that have a value for each record."""
+    kind = type(dataset)
+    if _has_records(dataset, count):
+        return change(dataset)
+    if depth > _DEPTH or hasattr(kind, "__del__") or not hasattr(dataset, "__dict__"):
+        return dataset
+    count = len(dataset) if hasattr(kind, "__len__") else count  # a nested dataset may have other records
+    clone = object.__new__(_with_globals(kind, count, change, depth))
+    for name, value in vars(dataset).items():
+        clone.__dict__[name] = _changed(value, count, change, depth)
+    return clone
+
+
+def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
+    import numpy as np
+    import torch
+
+    if _has_records(value, count):
+        return change(value)
+    if isinstance(value, torch.Generator):
+        return value.clone_state()
+    if isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
+        return copy.deepcopy(value)
+    if isinstance(value, torch.Tensor | np.ndarray):  # such as a running mean, which the dataset may write
+        size = value.numel() if isinstance(value, torch.Tensor) else value.size
+        return _cloned(value) if size <= _MOST_VALUES else value
+    if isinstance(value, list | dict | set | collections.deque):  # such as a cache
+        if isinstance(value, dict):
+            return {key: _changed(entry, count, change, _DEPTH) for key, entry in value.items()}
+        return copy.copy(value)
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(_changed(entry, count, change, depth) for entry in value)
+    is_plain = getattr(type(value), "__new__", None) is object.__new__ and not isinstance(value, types.ModuleType)
+    return _copy(value, count, change, depth + 1) if is_plain and hasattr(value, "__dict__") else value
+
+
+def _with_globals(kind: Any, count: int, change: _Changes, depth: int) -> Any:
+    """A class whose methods see changed values of those global variables that have a value for each record."""
+    functions = {
+        name: function
+        for base in reversed(kind.__mro__)
+        if base.__module__.partition(".")[0] not in ("builtins", "torch", "typing", "abc")
+        for name, function in vars(base).items()
+        if isinstance(function, types.FunctionType)
+    }
+    changed: dict[str, Any] = {}
+    for name, function in functions.items():
+        read = {key: function.__globals__[key] for key in function.__code__.co_names if key in function.__globals__}
+        replaced_globals = {
+            key: _changed(value, count, change, depth) for key, value in read.items() if _is_data(value, count)
+        }
+        cells = tuple(_cell(cell, count, change, depth) for cell in function.__closure__ or ())
+        if replaced_globals or any(
+            cell is not old for cell, old in zip(cells, function.__closure__ or (), strict=True)
+        ):
+            values = {**function.__globals__, **replaced_globals}
+            replaced = types.FunctionType(function.__code__, values, name, function.__defaults__, cells or None)
+            replaced.__kwdefaults__ = function.__kwdefaults__
+            changed[name] = replaced
+    return type(kind.__name__, (kind,), changed) if changed else kind
+
+
+def _cell(cell: Any, count: int, change: _Changes, depth: int) -> Any:
+    try:
+        value = cell.cell_contents
+    except ValueError:  # empty
+        return cell
+    return types.CellType(_changed(value, count, change, depth)) if _is_data(value, count) else cell
+
+
+def _is_data(value: Any, count: int) -> bool:
+    import numpy as np
+    import torch
+
+    kinds = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, torch.utils.data.Dataset)
+    return _has_records(value, count) or isinstance(value, kinds)
+
+
+def _has_records(value: Any, count: int) -> bool:
+    """Whether a value is a sequence with an entry for each record, and small enough to be copied."""
+    import numpy as np
+    import torch
+
+    if isinstance(value, list | tuple):
+        return len(value) == count
+    if not isinstance(value, torch.Tensor | np.ndarray) or not value.ndim or len(value) != count:
+        return False
+    size = value.numel() if isinstance(value, torch.Tensor) else value.size
+    return bool(size <= _MOST_VALUES)
+
+
+def _with_row(values: Any, index: int, shift: int) -> Any:
+    """Give a record the values of the one ``shift`` places on."""
+    donor = (index + shift) % len(values)
+    changed = _cloned(values)
+    changed[index] = values[donor]
+    return tuple(changed) if isinstance(values, tuple) else changed
+
+
+def _with_others(values: Any, index: int, shift: int) -> Any:
+    """Give all other records the values of the one ``shift`` places on, numbers times a factor."""
+    import numpy as np
+    import torch
+
+    if isinstance(values, list | tuple):
+        changed = [*values[shift:], *values[:shift]]
+        changed[index] = values[index]
+        return tuple(changed) if isinstance(values, tuple) else changed
+    if isinstance(values, torch.Tensor):
+        rolled = values.detach().roll(-shift, 0)
+        rolled = rolled * _SCALE if values.is_floating_point() else rolled
+    else:
+        rolled = np.roll(values, -shift, axis=0)
+        rolled = rolled * values.dtype.type(_SCALE) if values.dtype.kind == "f" else rolled
+    rolled[index] = values[index]
+    return rolled
+
+
+def _cloned(values: Any) -> Any:
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        return values.detach().clone()
+    return list(values) if isinstance(values, tuple) else copy.copy(values)
+
+
+def _distance(first: Any, second: Any) -> float:
+    """The sum of the absolute differences of two records; 1 for other texts or shapes, 0 for values of other types."""
+    import numpy as np
+    import torch
+
+    if isinstance(first, dict) and isinstance(second, dict):
+        return sum(_distance(first[key], second[key]) for key in first) if first.keys() == second.keys() else 1.0
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return sum(map(_distance, first, second)) if len(first) == len(second) else 1.0
+    if isinstance(first, str | bytes) and isinstance(second, str | bytes):
+        return float(first != second)
+    if not all(isinstance(value, torch.Tensor | np.ndarray | np.generic | int | float) for value in (first, second)):
+        return 0.0
+    numbers = [
+        np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value) for value in (first, second)
+    ]
+    if numbers[0].shape != numbers[1].shape:
+        return 1.0
+    if any(array.dtype.kind not in "fiub" for array in numbers):
+        return float(not np.array_equal(numbers[0], numbers[1]))
+    return float(np.nansum(np.abs(numbers[0].astype(np.float64) - numbers[1].astype(np.float64))))
+
+
+@contextlib.contextmanager
+def _restored_generators() -> Iterator[None]:
+    """Restore the states of the generators of torch, NumPy and Python."""
+    import numpy as np
+    import torch
+
+    host_states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(host_states[0])
+        np.random.set_state(host_states[1])

@@ -1,0 +1,348 @@
+"""Rules over the inputs of the model: their widths, and whether they are the drawn records."""
+
+import contextlib
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec_recording.model_hook import suppressed
+from dpspec_recording.rules.memory_rows import tensors_of
+
+_HOME = "dpspec_recording.rules.model_inputs"
+
+#: Step n is inspected with probability min(1, _STEPS / n), and at most _ROWS rows of it.
+_STEPS, _ROWS = 10.0, 8
+
+#: The number of first steps in which the inputs of layers are observed: hooks of layers cost time at each step.
+_LAYER_STEPS = 8
+
+#: The largest number of records that are collated one at a time.
+_MOST_COLLATED = 12
+
+#: The smallest number of rows whose mean is inspected, and of distinct coordinates that show another record's patch.
+_BATCH, _PATCH = 4, 4
+
+#: Relative residual up to which a row is a combination of two records, and the smallest share of the second.
+_ROUNDING, _SHARE = 1e-4, 1e-3
+
+VARYING_PADDING = Rule(
+    name="varying-padding",
+    summary="the width of the inputs of the model, or of a layer, varies with the batch",
+    why="If the longest record of a batch sets the padding of all, it changes the gradients of the others.",
+    fix="Pad every batch to one fixed length, or accept if the padding changes no output (masked everywhere).",
+    code=f"{_HOME}:VaryingPadding",
+)
+
+CHANGED_INPUTS = Rule(
+    name="changed-inputs",
+    summary="the model's inputs are mixtures of records (mixup, CutMix, packing), or centered by their batch's mean",
+    why="A record is then in several rows, and each row is clipped by itself: it changes the sum by several norms.",
+    fix="Augment and scale each record by itself, within one row of gradients.",
+    code=f"{_HOME}:ChangedInputs",
+)
+
+
+def _tensors(args: Any, kwargs: Any) -> dict[str, Any]:
+    import torch
+
+    named = {**{str(position): value for position, value in enumerate(args)}, **kwargs}
+    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and value.dim() >= 1}
+
+
+class InputRule(TrainingRule):
+    """A forward pre-hook on the model, for passes in training mode with gradients.
+
+    Attributes:
+        inspects: Whether the next step is observed.
+    """
+
+    inspects = True
+
+    def __init__(self) -> None:
+        self._hook: Any = None
+
+    def start(self, setup: RuleSetup) -> None:
+        import torch
+
+        if setup.compiled or not hasattr(setup.model, "register_forward_pre_hook"):
+            return
+
+        def hook(module: Any, args: Any, kwargs: Any) -> None:
+            if self.inspects and module.training and torch.is_grad_enabled():
+                self.observe(_tensors(args, kwargs))
+
+        self._hook = setup.model.register_forward_pre_hook(suppressed(hook), with_kwargs=True)
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        """Observe the tensors of one forward pass."""
+
+    def stop(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+
+class VaryingPadding(InputRule):
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[dict[str, tuple[int, ...]]] = []
+        self._shapes: dict[str, set[tuple[int, ...]]] = {}
+        #: By input, the axes whose size was the number of drawn records in each pass.
+        self._batch_axes: dict[str, set[int]] = {}
+        self._loader: Any = None
+        self._collated_widths: list[int] = []
+        self._layer_hooks: list[Any] = []
+        self._layer_inputs: dict[str, tuple[int, ...]] = {}  # in the current step
+        self._layer_shapes: dict[str, set[tuple[int, ...]]] = {}
+
+    def start(self, setup: RuleSetup) -> None:
+        super().start(setup)
+        self._loader = setup.loader
+        if self._hook is not None:
+            self._observe_layers(setup.model)
+
+    def _observe_layers(self, model: Any) -> None:
+        """Note inputs of layers in the first steps: a model may cut its inputs to the longest record."""
+        modules = dict(model.named_modules())
+        if any(getattr(module, "_compiled_call_impl", None) is not None for module in modules.values()):
+            return
+        for name, module in modules.items():
+            if not any(module.children()):
+
+                def hook(layer: Any, args: Any, name: str = name) -> None:
+                    if layer.training and (tensors := _tensors(args, {})):
+                        self._layer_inputs[name] = tuple(next(iter(tensors.values())).shape)
+
+                self._layer_hooks.append(module.register_forward_pre_hook(suppressed(hook)))
+
+    def _compare_layers(self, step: RuleStep, passes: int) -> None:
+        inputs, self._layer_inputs = self._layer_inputs, {}
+        if step.number >= _LAYER_STEPS:
+            self._remove_layer_hooks()
+        if step.drawn is None or passes != 1 or not len(step.drawn):
+            return
+        for name, shape in inputs.items():
+            if len(shape) >= 2 and shape[0] == len(step.drawn):
+                self._layer_shapes.setdefault(name.removeprefix("_module."), set()).add(shape[1:])
+
+    def _remove_layer_hooks(self) -> None:
+        for hook in self._layer_hooks:
+            hook.remove()
+        self._layer_hooks = []
+
+    def stop(self) -> None:
+        """Collate records one at a time after the training: each batch may have had a record of the largest width."""
+        super().stop()
+        self._remove_layer_hooks()
+        loader, self._loader = self._loader, None
+        if loader is not None:
+            with contextlib.suppress(Exception):  # the loader does not collate single records
+                self._collated_widths = _collated_widths(loader)
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        if len(self._waiting) < 64:
+            self._waiting.append({name: tuple(value.shape) for name, value in list(inputs.items())[:20]})
+
+    def after_step(self, step: RuleStep) -> None:
+        passes, self._waiting = self._waiting, []
+        if self._layer_hooks:
+            self._compare_layers(step, len(passes))
+        rows = None if step.drawn is None else len(step.drawn)
+        for shapes in passes:
+            for name, shape in shapes.items():
+                if rows != 0 and 0 not in shape:
+                    axes = {axis for axis, size in enumerate(shape[:2]) if size == rows and len(passes) == 1}
+                    self._batch_axes[name] = self._batch_axes.get(name, axes) & axes
+                    if len(self._shapes.setdefault(name, set())) < 1000:
+                        self._shapes[name].add(shape)
+
+    def facts(self) -> Mapping[str, Any]:
+        widths: list[int] = []
+        for name, shapes in self._shapes.items():
+            batch = 1 if self._batch_axes[name] == {1} else 0
+            ranks = {len(shape) for shape in shapes}
+            for axis in range(min(ranks)) if len(ranks) == 1 else ():
+                sizes = {shape[axis] for shape in shapes}
+                if axis != batch and len(sizes) > 1:
+                    widths = [min(sizes), max(sizes), len(sizes)]
+        layer = ""
+        for name, layer_shapes in self._layer_shapes.items() if not widths else ():
+            sizes = next(filter(lambda sizes: len(sizes) > 1, map(set, zip(*layer_shapes, strict=False))), set())
+            if sizes and len({len(shape) for shape in layer_shapes}) == 1 and not layer:
+                layer, widths = name[:60], [min(sizes), max(sizes), len(sizes)]
+        return {"widths": widths, "layer": layer, "collated": self._collated_widths}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        if not facts["widths"] and not facts.get("collated"):
+            return ""
+        if facts.get("layer"):
+            low, high, number = map(int, facts["widths"])
+            return (
+                f"In the first steps, the input of layer {facts['layer']} has {number} widths, {low} to {high}: does "
+                "the longest record of a batch set the width of the others?"
+            )
+        low, high, number = map(int, facts["widths"] or facts["collated"])
+        if not facts["widths"]:
+            return (
+                f"Collated one at a time, {number} records have widths {low} to {high}: does the longest record of a "
+                "batch set the padding of the others?"
+            )
+        return (
+            f"The model's input has {number} widths, {low} to {high}: does the longest record of a batch set the "
+            "padding of the others?"
+        )
+
+
+def _collated(loader: Any) -> tuple[list[Any], list[Any]]:
+    """The tensors of some records that the loader collates one at a time, each (1, ...), and twice together, (b, ...).
+
+    It restores the states of the generators.
+    """
+    import numpy as np
+    import torch
+
+    from dpspec_recording.step_replay.loaded_batch import original_collate, rows_of
+
+    dataset, collate = loader.dataset, original_collate(loader)
+    chosen = random.SystemRandom().sample(range(len(dataset)), min(_MOST_COLLATED, len(dataset)))
+    host_states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            records = [dataset[index] for index in chosen]
+            alone = [rows_of(collate([record]), 1) for record in records]
+            together = [rows_of(collate([*records]), len(records)) for _ in range(2)]
+    finally:
+        random.setstate(host_states[0])
+        np.random.set_state(host_states[1])
+    return alone, together
+
+
+def _collated_widths(loader: Any) -> list[int]:
+    """Return [smallest width, largest width, number] of records that the loader collates one at a time; [] if equal."""
+    for tensors in zip(*_collated(loader)[0], strict=True):
+        for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True):
+            if len(set(sizes)) > 1:
+                return [min(sizes), max(sizes), len(sizes)]
+    return []
+
+
+def _is_mixed_by_collate(loader: Any) -> bool:
+    """Whether the row of a record that is collated alone is not a row of the batch, and the batch is not random."""
+    import torch
+
+    alone, (batch, again) = _collated(loader)
+    if not all(map(torch.equal, batch, again)) or any(len(tensors) != len(batch) for tensors in alone):
+        return False
+    return any(
+        row.shape[1:] == rows.shape[1:] and not _holds(rows, row)
+        for tensors in alone
+        for row, rows in zip(tensors, batch, strict=True)
+    )
+
+
+def _holds(rows: Any, row: Any) -> bool:
+    """Whether a record's values (1, ...) are a row of (b, ...), up to the rounding of numbers that depend on b."""
+    tolerance = _ROUNDING * float(row.abs().max()) if row.is_floating_point() and row.numel() else 0.0
+    return bool(((rows.double() - row.double()).abs() <= tolerance).flatten(1).all(1).any())
+
+
+class ChangedInputs(InputRule):
+    early = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._records: Any = None
+        self._input: Any = None
+        self._random = random.SystemRandom()
+        self._inspected = self._mixed = self._batches = self._centered = 0
+        self._loader: Any = None
+        self._collated = False
+
+    def start(self, setup: RuleSetup) -> None:
+        tensors = tensors_of(setup.loader)
+        if tensors is not None and tensors[0].is_floating_point() and tensors[0][0].numel() >= 4:
+            self._records = tensors[0]
+        self._loader = setup.loader
+        super().start(setup)
+
+    def stop(self) -> None:
+        """Collate some records alone and together after the training."""
+        super().stop()
+        loader, self._loader = self._loader, None
+        if loader is not None:
+            with contextlib.suppress(Exception):  # the loader does not collate single records
+                self._collated = _is_mixed_by_collate(loader)
+
+    def observe(self, inputs: Mapping[str, Any]) -> None:
+        first = next(iter(inputs.values()), None)
+        self._input = None if first is None or not first.is_floating_point() else first.detach()
+
+    def after_step(self, step: RuleStep) -> None:
+        rows, self._input = self._input, None
+        self.inspects = self._random.random() * (step.number + 1) < _STEPS
+        if rows is None or step.drawn is None or len(rows) != len(step.drawn) or len(rows) < 2:
+            return
+        input_rows = rows.reshape(len(rows), -1).double().cpu()
+        if len(rows) >= _BATCH:
+            self._batches += 1
+            self._centered += _is_centered(input_rows)
+        if self._records is None or int(step.drawn.max()) >= len(self._records):
+            return
+        if input_rows.shape[1] != self._records[0].numel():
+            return
+        drawn = self._records[step.drawn.tolist()].reshape(len(rows), -1).double().cpu()
+        for row_index in range(min(_ROWS, len(rows))):
+            self._inspected += 1
+            self._mixed += _is_mixture(input_rows[row_index], drawn, row_index)
+
+    def facts(self) -> Mapping[str, Any]:
+        counts = {"batches": self._batches, "centered": self._centered}
+        return {"inspected": self._inspected, "mixed": self._mixed, **counts, "collated": self._collated}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        mixed, inspected = int(facts["mixed"]), int(facts["inspected"])
+        if mixed:
+            return (
+                f"{mixed} of {inspected} inspected rows of the model's input are mixtures of two records of the batch."
+            )
+        centered, batches = int(facts.get("centered", 0)), int(facts.get("batches", 0))
+        if centered >= 2:
+            return f"In {centered} of {batches} inspected batches the model's inputs have mean 0 over the batch."
+        if facts.get("collated"):
+            return "Collated together, records have other values than alone: does collate_fn mix records?"
+        return ""
+
+
+def _is_centered(rows: Any) -> bool:
+    """Whether at least half of the columns of ``rows`` (b, d) have mean 0, and are not constant."""
+    deviations = rows.std(0)
+    varying = deviations > 1e-6 * deviations.max()
+    centered = varying & (rows.mean(0).abs() < 1e-6 * deviations)
+    return bool(varying.any()) and int(centered.sum()) >= 0.5 * int(varying.sum())
+
+
+def _is_mixture(row: Any, records: Any, row_index: int) -> bool:
+    """Whether the row (d,) is a x_i + b x_j with another record j, by least squares for all j at once; not a record.
+
+    Or whether the row has some coordinates of another record, and all others of x_i. A batch may be in another order.
+    """
+    own_record, size = records[row_index], float(row.norm())
+    if not size > 0.0 or float((row - records).norm(dim=1).min()) <= _ROUNDING * size:
+        return False
+    patch = row != own_record
+    if len(row[patch].unique()) >= _PATCH and bool((records[:, patch] == row[patch]).all(1).any()):
+        return True
+    aa, bb, ab = own_record @ own_record, (records * records).sum(1), records @ own_record
+    ra, rb = row @ own_record, records @ row
+    determinant = aa * bb - ab**2
+    usable = determinant > 1e-6 * aa * bb
+    share_own = (ra * bb - rb * ab) / determinant.where(usable, determinant.new_tensor(1.0))
+    share_other = (rb * aa - ra * ab) / determinant.where(usable, determinant.new_tensor(1.0))
+    residual = (row - share_own[:, None] * own_record - share_other[:, None] * records).norm(dim=1)
+    return bool((usable & (residual <= _ROUNDING * size) & (share_other.abs() > _SHARE)).any())
+
+
+RULES = (VARYING_PADDING, CHANGED_INPUTS)

@@ -1,0 +1,37 @@
+"""Whether gradients are scaled by the largest norm of their batch instead of each by its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dpspec.contract.rules import Rule, RuleRun, RuleStep, TrainingRule
+
+RULE = Rule(
+    name="one-norm-at-the-bound",
+    summary="in almost every batch exactly one contribution has the clip norm, as if all were scaled by the largest",
+    why="A record then changes the scale of all others, so the sum moves by more than the clip norm.",
+    fix="Clip each gradient by its own norm: gradient * min(1, clip_norm / norm).",
+    code="dpspec_recording.rules.one_norm_at_the_bound:OneNormAtTheBound",
+)
+
+
+class OneNormAtTheBound(TrainingRule):
+    def __init__(self) -> None:
+        self._batches = self._single = 0
+
+    def after_step(self, step: RuleStep) -> None:
+        import numpy as np
+
+        if step.norms is None or len(step.norms) < 3 or not step.clip_norm > 0.0:
+            return
+        self._batches += 1
+        self._single += int((np.abs(step.norms / step.clip_norm - 1.0) < 1e-5).sum() == 1)
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"batches": self._batches, "single": self._single}
+
+    @staticmethod
+    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+        batches, single = int(facts["batches"]), int(facts["single"])
+        if batches < 20 or single < 0.9 * batches:
+            return ""
+        return f"In {single} of {batches} batches exactly one norm, the largest, equals the clip norm."

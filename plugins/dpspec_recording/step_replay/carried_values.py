@@ -1,0 +1,119 @@
+"""Values that a script computes from one batch and that the next step reads: queues, running means, hidden states.
+
+A replay changes the records of one step. A record of an earlier batch also changes this step, beyond its own
+contribution, if the step reads a value of that batch. All results of operations on the batch carry its values: the
+forward pass, the loss, per-sample gradients, and results of the script until the next batch. Noisy gradients and
+parameters do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+from dpspec_recording.step_replay.calls import Pauses, is_script_mode_active
+from dpspec_recording.step_replay.limits import ROWS_ROUNDING
+from dpspec_recording.step_replay.trace import AbstainError, Operation, StepTrace, tensors_in, written_by
+
+#: Operations whose results have the shape of their argument, and not its values.
+_OF_SHAPES = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
+
+
+class CarriedValues(TorchDispatchMode):
+    """Follows the values of a traced step until the next one. It changes no value and draws no number."""
+
+    def __init__(self, parameters: Sequence[Tensor], pauses: Pauses) -> None:
+        """parameters: hold noisy sums alone."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._parameters = {_memory(parameter) for parameter in parameters}
+        self._pauses = pauses
+        #: The memory that holds values of the batch. A weak reference keeps its number from another use.
+        self._memory: dict[int, StorageWeakRef] = {}
+        self._before: dict[int, StorageWeakRef] = {}  # of the batch before
+        self._active = False
+
+    def begin(self, trace: StepTrace, batch: Sequence[Tensor]) -> None:
+        """Note the values of a stopped trace that come from the tensors of its batch."""
+        self._before, self._memory = self._memory, {}
+        for tensor in batch:
+            self._add(tensor)
+        self.follow(trace.operations)
+
+    def follow(self, operations: Sequence[Operation]) -> None:
+        """Note the values that further operations of the step compute from the batch."""
+        for operation in operations:
+            self._follow(operation.function, operation.args, operation.kwargs, operation.results)
+
+    def start(self) -> None:
+        """Follow values after the step, if :meth:`begin` noted some."""
+        if self._memory and not is_script_mode_active():
+            self._active = True
+            self.__enter__()  # type: ignore[no-untyped-call]
+        else:
+            self._memory = {}
+
+    def stop(self, *, keep: bool = False) -> None:
+        """End, and unless ``keep`` forget the values."""
+        if self._active:
+            self._active = False
+            if _get_current_dispatch_mode() is self:
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if not keep:
+            self._memory = {}
+
+    def move(self, trace: StepTrace, sums: Sequence[Tensor], omitted: Collection[int]) -> bool:
+        """Whether the sums of the next step depend on the values.
+
+        Args:
+            trace: The stopped trace of the next step.
+            sums: Its clipped sum.
+            omitted: The numbers (``id``) of the tensors of its batch.
+        """
+        read = [tensor for tensor in trace.tensors_before() if id(tensor) not in omitted and self._holds(tensor)]
+        read = [tensor for tensor in read if tensor.is_floating_point()]
+        if not read:
+            return False
+        try:
+            moved = trace.replay_with_other_memory(read, sums)
+        except AbstainError:
+            return False
+        pairs = zip(moved, sums, strict=True)
+        return any(float((new - old).norm()) > ROWS_ROUNDING * float(old.norm()) for new, old in pairs)
+
+    def held_before(self, tensor: Tensor) -> bool:
+        """Whether a tensor of a step holds values of the batch before the one of :meth:`begin`."""
+        return tensor.layout == torch.strided and _memory(tensor) in self._before
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        results = func(*args, **(kwargs or {}))
+        if self._active and not self._pauses.depth:
+            self._follow(func, args, kwargs or {}, results)
+        return results
+
+    def _follow(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], results: Any) -> None:
+        if func._schema.name.endswith(_OF_SHAPES):
+            return
+        if any(map(self._holds, tensors_in((args, dict(kwargs))))):
+            for tensor in (*tensors_in(results), *written_by(func, args, kwargs)):
+                self._add(tensor)
+
+    def _add(self, tensor: Tensor) -> None:
+        number = _memory(tensor)
+        if number not in self._parameters and number not in self._memory:
+            self._memory[number] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+    def _holds(self, tensor: Tensor) -> bool:
+        return tensor.layout == torch.strided and _memory(tensor) in self._memory
+
+
+def _memory(tensor: Tensor) -> int:
+    """The number of the memory of a tensor."""
+    number: int = tensor.untyped_storage()._cdata
+    return number

@@ -1,0 +1,371 @@
+"""Replays of some steps of a custom loop, from the end of the step before to its reported sum.
+
+Let S be the sum with one contribution of each record, at most C long. If one record has other values, S moves by at
+most 2 C. The replay compares all pairs of some values of two records. If the values of some records A and of all others
+B change, S(A', B') - S(A', B) - S(A, B') + S(A, B) = 0. A sum that does not consist of a contribution of each record,
+such as a sum of clipped means, breaks this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from dpspec_recording.audited_steps import AuditedSteps
+from dpspec_recording.folder.probe_facts import ReplayFacts
+from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
+from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
+from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
+from dpspec_recording.step_replay.trace import AbstainError, StepTrace, tensors_in
+from dpspec_recording.step_replay.watch import ALWAYS, chosen
+
+_ATEN = torch.ops.aten
+
+#: Operations that pick rows of a dataset, and operations that join rows or give them another form.
+_INDEXING = (_ATEN.index.Tensor, _ATEN.index_select.default)
+_JOINING = (
+    *(_ATEN.stack.default, _ATEN.cat.default, _ATEN.select.int, _ATEN.slice.Tensor, _ATEN.unsqueeze.default),
+    *(_ATEN.view.default, _ATEN.alias.default, _ATEN.detach.default, _ATEN._to_copy.default, _ATEN.clone.default),
+    *(_ATEN.lift_fresh.default, _ATEN.unbind.int, _ATEN.squeeze.dim),
+)
+
+#: Factors of a record's features in a replay, and the number of records whose values are replaced.
+_SCALES, _RECORDS = (1.0, -30.0, 30.0, 0.0), 2
+
+#: Roundings of a sum per record, and at least.
+_ROUNDINGS, _FEWEST = 64.0, 16
+
+
+#: The quantities that a loop reports as tensors, and the place of the map between them and the update.
+_QUANTITIES, _STAGE = ("the sum", "noise"), "before the update"
+
+
+class ReplayedLoop:
+    """Traces some steps of a custom loop, and replays them when it reports their sums.
+
+    Attributes:
+        abstained: The reason why the last step that was not replayed was not; empty if all were.
+    """
+
+    #: No step is replayed at another batch size.
+    sizes = None
+
+    def __init__(self, model_tensors: Sequence[Tensor], audits: AuditedSteps, pauses: Pauses) -> None:
+        """model_tensors: the parameters and buffers of the model."""
+        self._audits, self._pauses, self._calls = audits, pauses, StepCalls(pauses)
+        self._known = {id(tensor) for tensor in model_tensors}
+        self._parameters = [tensor for tensor in model_tensors if tensor.requires_grad]
+        self._trained = {id(tensor) for tensor in self._parameters}
+        self._random = random.SystemRandom()
+        self._started, self._seconds = time.monotonic(), 0.0
+        self._trace: StepTrace | None = None
+        self._steps = self._tried = self._replayed = self._replacements = 0
+        self._moved = self._mixed = self._carried = 0.0
+        #: Of the noisy gradient between its noise and the update.
+        self.maps = GradientMaps()
+        self._batch_tensors: list[Tensor] = []
+        self._find_records: Callable[[], HeldRecords] | None = None  # finds the records of the batch in the step
+        self._reported: dict[str, tuple[list[Tensor], list[Tensor], int]] = {}
+        self._update: tuple[list[Tensor], list[Tensor], int] | None = None
+        self._shapes: tuple[list[torch.Size], list[torch.Size]] | None = None  # of the map's tensors
+        self._earlier: list[weakref.ref[Tensor]] = []  # the reported sum of the step before
+        self.abstained = ""
+
+    @property
+    def facts(self) -> ReplayFacts:
+        """``outputs``: the move of the sum if the sum of the step before grows by 1; ``gradients``: the largest change
+        of the contributions of other records in clip norms."""
+        moved, carried, mixed = (min(move, 1e9) for move in (self._moved, self._carried, self._mixed))
+        return ReplayFacts(
+            tried=self._tried,
+            replayed=self._replayed,
+            replacements=self._replacements,
+            moved=moved,
+            outputs=carried,
+            gradients=mixed,
+        )
+
+    def begin(self) -> None:
+        """A step begins: trace it if it is chosen, unless a mode of the script would see its replay."""
+        self._steps += 1
+        training = time.monotonic() - self._started
+        traced = self._calls.are_new or chosen(self._random, self._tried, self._steps, self._seconds, training)
+        if not (traced or self._audits.audited) or is_script_mode_active():
+            return
+        self._calls.start()
+        if traced:
+            self._trace = StepTrace(self._pauses)
+            self._trace.start()
+
+    def end(self) -> None:
+        """The step is over."""
+        if self._trace is not None:
+            self._trace.stop()
+            self._trace = None
+        self._batch_tensors, self._find_records, self._reported, self._update = [], None, {}, None
+        self._calls.stop()
+
+    def note(self, quantity: str, tensors: Sequence[Tensor]) -> None:
+        """Keep the tensors of a reported quantity, their values, and the number of operations before."""
+        if self._trace is not None and not self._trace.failure:
+            values = [tensor.detach().clone() for tensor in tensors]
+            self._reported[quantity] = [*tensors], values, len(self._trace.operations)
+
+    def update_begins(self, gradients: Sequence[Tensor]) -> None:
+        """The optimizer begins its step with these gradients."""
+        if self._trace is not None and not self._trace.failure:
+            values = [gradient.detach().clone() for gradient in gradients]
+            self._update = [*gradients], values, len(self._trace.operations)
+
+    def explain(self, sums: Tensor, noise: Tensor, gradients: Tensor) -> bool:
+        """Whether gradients other than sum and noise over a divisor come from a map of their total that reads no more.
+
+        Args:
+            sums: The reported sum, all coordinates in a row.
+            noise: The reported noise, likewise.
+            gradients: Of the optimizer, likewise.
+        """
+        if self._trace is not None and self._update is not None and len(self._reported) == len(_QUANTITIES):
+            self._trace.stop()
+            with contextlib.suppress(Exception):  # operations that cannot be repeated
+                self._find_map(self._trace)
+        if not self._shapes:
+            return False
+        of_sums, of_gradients = self._shapes
+        values = [*_split(sums, of_sums), *_split(noise, of_sums)]
+        return self.maps.explain(_STAGE, values, _split(gradients, of_gradients))
+
+    def _find_map(self, trace: StepTrace) -> None:
+        (sums, of_sums, summed), (noise, of_noise, noised) = (self._reported[quantity] for quantity in _QUANTITIES)
+        assert self._update is not None
+        gradients, results, end = self._update
+        if [total.shape for total in sums] != [part.shape for part in noise] or trace.failure:
+            return
+        sources_end = min(end, max(summed, noised))
+        # parameters have moved when the loop reports the step, so they are not recomputed
+        gradient_map = GradientMap(trace, [*sums, *noise], gradients, end=end, sources_end=sources_end, parameters=())
+        values = [*of_sums, *of_noise]
+        if not gradient_map.gives(values, results):
+            return
+        is_moved = gradient_map.depends_on_parts(of_sums, of_noise)
+        if not is_moved and gradient_map.inputs:
+            if self._find_records is None:
+                raise AbstainError("the records of the step are not known")
+            is_moved = gradient_map.moves(values, self._batch_tensors, self._find_records)
+        self.maps.add(_STAGE, gradient_map, is_moved=is_moved)
+        self._shapes = [value.shape for value in of_sums], [value.shape for value in results]
+
+    def summed(
+        self,
+        sums: Sequence[Tensor],
+        drawn: Sequence[Tensor],
+        records: int,
+        clip_norm: float,
+        *,
+        dataset_records: int | None = None,
+    ) -> None:
+        """Replay the step up to its sum.
+
+        Args:
+            sums: The reported sum, in one tensor or several.
+            drawn: The tensors of indices that the loop reported, if it has.
+            records: The number of drawn records; negative if it is not known.
+            clip_norm: The declared maximum norm of a contribution.
+            dataset_records: The number of records of the dataset, if it is known.
+        """
+        trace, earlier = self._trace, [tensor for ref in self._earlier if (tensor := ref()) is not None]
+        self._earlier = [weakref.ref(total) for total in sums]
+        self._calls.stop()
+        self._calls.end_step(replayed=trace is not None and records != 0)
+        if trace is None or not records:
+            self.end()
+            return
+        trace.stop()
+        self._tried += 1
+        start = time.monotonic()
+        try:
+            if trace.failure:
+                raise AbstainError(trace.failure)
+            self._measure(trace, sums, drawn, records, clip_norm, earlier, dataset_records)
+        except AbstainError as error:
+            self.abstained = str(error)
+        except Exception as error:
+            self.abstained = f"{type(error).__name__}: {error}"[:200]
+        self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
+        self.note(_QUANTITIES[0], sums)
+        if not trace.failure and not is_script_mode_active():
+            trace.limits_copies = True
+            trace.start()
+
+    def _measure(
+        self,
+        trace: StepTrace,
+        sums: Sequence[Tensor],
+        drawn: Sequence[Tensor],
+        records: int,
+        clip_norm: float,
+        earlier: Sequence[Tensor],
+        dataset_records: int | None,
+    ) -> None:
+        if records < 0:
+            raise AbstainError("the loop reports the sum before its records and norms")
+        if records < 2:
+            raise AbstainError("its batch has fewer than two records")
+        if not clip_norm > 0.0 or not all(trace.produces(tensor) for tensor in sums):
+            raise AbstainError("the sum is not a result of the operations that the replay saw")
+        executed = trace.replay([], sums)
+        if not all(torch.equal(again, total.detach()) for again, total in zip(executed, sums, strict=True)):
+            raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
+        batch = self._batch(trace, records) or _indices(trace, drawn, records)
+        if not batch:
+            raise AbstainError("it has no tensor with a row for each drawn record")
+        find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
+        self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
+
+        def replayed(values: Sequence[Tensor], rows: Iterable[int]) -> Tensor:
+            changed, memory = list(zip(batch, values, strict=True)), locations.memory(rows, values)
+            try:
+                totals = trace.replay(changed, sums, memory)
+            except AbstainError:  # such as a logged loss over all records
+                if not memory:
+                    raise
+                totals = trace.replay(changed, sums)
+            return torch.cat([total.double().reshape(-1) for total in totals])
+
+        first = torch.cat([total.double().reshape(-1) for total in executed])
+        carried = torch.cat([total.double().reshape(-1) for total in trace.replay_with_other_memory(earlier, sums)])
+        self._carried = max(self._carried, float((carried - first).norm()) / clip_norm)
+        moved = 0.0
+        for row in self._random.sample(range(records), _RECORDS):
+            results = [first, *(replayed(values, [row]) for values in self._values(batch, row))]
+            moved = max(moved, *(float((a - b).norm()) for index, a in enumerate(results) for b in results[:index]))
+            self._replacements += len(results) - 1
+        if not moved:
+            raise AbstainError("no replaced record moves the sum")
+        half = torch.tensor([self._random.random() < 0.5 for _ in range(records)])
+        half[:2] = torch.tensor([True, False])
+
+        def rolled(rows: Tensor, scale: float) -> Tensor:
+            return replayed(_rolled(batch, rows, scale), rows.nonzero()[:, 0].tolist())
+
+        unit = max(torch.finfo(total.dtype).eps for total in sums)
+        rounding = _ROUNDINGS * unit * ((records + _FEWEST) * clip_norm + float(first.norm()))
+        for scale in _SCALES[:2]:
+            mixed = first - rolled(half, scale) - rolled(~half, scale) + rolled(half | ~half, scale)
+            change = float(mixed.norm())
+            self._mixed = max(self._mixed, change / clip_norm if change > rounding else 0.0)
+        self._moved = max(self._moved, moved / clip_norm)
+        self._replayed += 1
+
+    def _places_of(
+        self,
+        trace: StepTrace,
+        batch: Sequence[Tensor],
+        drawn: Sequence[Tensor],
+        records: int,
+        dataset_records: int | None,
+    ) -> HeldRecords:
+        """The other places at which the step holds the records of its batch."""
+        indices = drawn[0].detach().reshape(-1).long() if len(drawn) == 1 else torch.zeros(0, dtype=torch.long)
+        in_dataset = None
+        if dataset_records and len(indices) == records and bool((indices < dataset_records).all()):
+            in_dataset = DrawnRecords((), indices, dataset_records)
+        return HeldRecords(trace, batch, [tensor.detach() for tensor in batch], in_dataset, omitted=self._trained)
+
+    def _values(self, batch: Sequence[Tensor], row: int) -> list[list[Tensor]]:
+        """Batches in which the record of a row has the features of another one, scaled, with each of both labels."""
+        other_rows = [donor for donor in range(len(batch[0])) if donor != row]
+        labels = [tensor for tensor in batch if tensor.numel() == len(tensor)]
+        differing = [donor for donor in other_rows if any(bool((t[donor] != t[row]).any()) for t in labels)]
+        donor = self._random.choice(differing or other_rows)
+        variants = []
+        for scale in _SCALES:
+            for label in {row, donor} if labels and scale == 0.0 else {donor}:
+                values = [tensor.detach().clone() for tensor in batch]
+                for value, tensor in zip(values, batch, strict=True):
+                    is_label = tensor.numel() == len(tensor)
+                    value[row] = tensor.detach()[label if is_label else donor]
+                    if tensor.is_floating_point() and not is_label:
+                        value[row] *= scale
+                variants.append(values)
+        return variants
+
+    def _batch(self, trace: StepTrace, records: int) -> list[Tensor]:
+        """The tensors of the step with a row for each record that it picks from data of before."""
+        picked = {
+            id(index)
+            for operation in trace.operations
+            if operation.function in _INDEXING
+            for index in tensors_in(operation.args[1:])
+        }
+        produced: set[int] = set()
+        computed: set[int] = set()  # from values of the data, such as the indices of nearest neighbors
+        data: dict[int, bool] = {}  # of tensors that come from data only, whether they have a row for each record
+        batch: list[Tensor] = []
+
+        def is_data(tensor: Tensor) -> bool:
+            if id(tensor) not in produced and id(tensor) not in data and not {id(tensor)} & (self._known | picked):
+                rows = bool(tensor.dim()) and len(tensor) == records and not tensor.is_complex()
+                data[id(tensor)] = rows
+                if rows:
+                    batch.append(tensor)
+            return id(tensor) in data
+
+        for operation in trace.operations:
+            arguments = tensors_in((operation.args, dict(operation.kwargs)))
+            sources = tensors_in(operation.args[0]) if operation.function in _INDEXING else arguments
+            from_data = [is_data(tensor) for tensor in sources]
+            results = tensors_in(operation.results)
+            is_pick = operation.function in _INDEXING or operation.function in _JOINING
+            is_pick = is_pick and not any(id(tensor) in computed for tensor in arguments)
+            if is_pick and from_data and all(from_data):
+                from_rows = any(data[id(tensor)] for tensor in sources)
+                for tensor in results:
+                    rows = bool(tensor.dim()) and len(tensor) == records
+                    if rows and not from_rows and id(tensor) not in picked and id(tensor) not in produced:
+                        batch.append(tensor)
+                    data[id(tensor)] = rows or from_rows
+            elif any(id(tensor) in computed or (id(tensor) in data and tensor.dim()) for tensor in arguments):
+                computed |= {id(tensor) for tensor in results}
+            produced |= {id(tensor) for tensor in results}
+        return batch
+
+
+def _split(row: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """The tensors of these shapes in a row of all their coordinates."""
+    rows = torch.split(row, [shape.numel() for shape in shapes])
+    return [values.view(shape) for values, shape in zip(rows, shapes, strict=True)]
+
+
+def _indices(trace: StepTrace, drawn: Sequence[Tensor], records: int) -> list[Tensor]:
+    """The indices of the records, if they are one tensor of the step."""
+    if len(drawn) != 1 or drawn[0].shape != (records,):
+        return []
+    step_tensors = {
+        id(tensor)
+        for operation in trace.operations
+        for tensor in tensors_in((operation.args, dict(operation.kwargs), operation.results))
+    }
+    return [drawn[0]] if id(drawn[0]) in step_tensors else []
+
+
+def _rolled(batch: Sequence[Tensor], rows: Tensor, scale: float) -> list[Tensor]:
+    """The batch with the values of the next record, and features times ``scale``, in some rows.
+
+    rows: (b,), whether it is one. Neighbors of a record stay among equal values, so features are scaled too.
+    """
+    rolled = []
+    for tensor in batch:
+        value, selected = tensor.detach().clone(), rows.to(tensor.device)
+        value[selected] = tensor.detach().roll(-1, 0)[selected]
+        if tensor.is_floating_point() and tensor.numel() > len(tensor):
+            value[selected] *= scale
+        rolled.append(value)
+    return rolled

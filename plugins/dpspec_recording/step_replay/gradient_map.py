@@ -1,0 +1,292 @@
+"""Maps of the noisy gradient between its noise and the optimizer's step.
+
+A map that reads no record is a post-processing, which costs no privacy: a mask, a projection, a filter along an axis, a
+factor of a layer. The operations of a traced step show the sources of the optimizer's gradients:
+
+* The noisy gradient, parameters and constants alone: the same operations must give the gradients of later steps;
+* also other tensors of the script (a mask, a matrix, a public batch), or numbers that it read from them: no replay
+  shows that these are public, so the claim is open (assumption ``gradient-map``);
+* records: the noisy gradient stays as executed, other records are in the batch, and the gradients move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from dpspec_recording.folder.probe_facts import MapFacts
+from dpspec_recording.step_replay.held_records import HeldRecords
+from dpspec_recording.step_replay.trace import (
+    TO_PYTHON,
+    AbstainError,
+    Operation,
+    StepTrace,
+    address_of,
+    tensors_in,
+    written_by,
+)
+
+#: Roundings of a recomputed gradient, in units of the resolution of its largest coordinate.
+_ROUNDINGS = 16.0
+
+#: Factors of the features of all records in the replays with other records.
+_SCALES = (1.0, -30.0)
+
+#: Largest change of a function of sum and noise if both change by opposite values, relative to the change by the noise
+#: alone: of a tensor, and of a coordinate, which may be tiny. The numbers of random values and of roundings.
+_OPPOSITE, _OF_COORDINATE, _DIRECTIONS, _OPPOSITE_ROUNDINGS = 2.0**-14, 0.1, 3, 64.0
+
+#: The number of shapes in a text.
+_MOST_SHAPES = 3
+
+
+class GradientMap:
+    """The operations that compute some tensors of a step from others.
+
+    Attributes:
+        inputs: The tensors that they read except for the sources and parameters, and those whose numbers the script
+            read in Python after the sources, or read before and uses without change.
+    """
+
+    def __init__(
+        self,
+        trace: StepTrace,
+        sources: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        *,
+        start: int = 0,
+        end: int,
+        sources_end: int = 0,
+        parameters: Collection[int],
+    ) -> None:
+        """Find the operations.
+
+        Args:
+            trace: The stopped trace of the step.
+            sources: The tensors that the map begins with.
+            targets: Its results.
+            start: The number of operations before the map.
+            end: The number of operations of the step when the targets had their values.
+            sources_end: The number of operations when the sources had their values: earlier writes to a source make it.
+            parameters: Addresses of the memory of parameters.
+        """
+        self._trace, self._sources, self._targets, self._end = trace, list(sources), list(targets), end
+        operations, source_addresses = trace.operations[:end], {address_of(tensor) for tensor in sources} - {0}
+        last = {
+            address: n for n, op in enumerate(operations[:sources_end]) for address in _writes(op) & source_addresses
+        }
+        needed, steps_of_map = source_addresses | {address_of(tensor) for tensor in targets} - {0}, list[Operation]()
+        for number in range(len(operations) - 1, start - 1, -1):
+            operation = operations[number]
+            touched = _writes(operation) | {*operation.addresses}
+            if {address for address in touched if number > last.get(address, -1)} & needed:
+                steps_of_map.append(operation)
+                needed |= {address_of(tensor) for tensor in _arguments(operation)} - {0}
+            needed -= {address for address in touched if number == last.get(address)}
+        steps_of_map.reverse()
+        ids, addresses = {id(tensor) for tensor in sources}, {*source_addresses, *parameters, 0}
+        inputs = list[Tensor]()
+        for operation in steps_of_map:
+            inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
+            addresses |= {*operation.addresses}
+        inputs += [tensor for tensor in targets if address_of(tensor) not in addresses]
+        factors = {abs(leaf) for operation in steps_of_map for leaf in _numbers(operation)}
+        for number, tensors, read in _reads_in_python(trace, end):
+            if number >= max(start, sources_end):
+                part = GradientMap(
+                    trace,
+                    sources,
+                    tensors,
+                    start=start,
+                    end=number,
+                    sources_end=sources_end,
+                    parameters=parameters,
+                )
+                inputs += part.inputs
+            elif not read.is_integer() and any(
+                math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors
+            ):
+                inputs += tensors
+        self.inputs: list[Tensor] = list({id(tensor): tensor for tensor in inputs}.values())
+        before = {address: content for address, content in trace.before.items() if address not in parameters}
+        self._part = trace.part(steps_of_map, before)
+
+    def apply(self, values: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> list[Tensor]:
+        """Return the results for other values of the sources and inputs, and the present parameters.
+
+        Raises:
+            AbstainError: The operations cannot be repeated with these values.
+        """
+        changed = [*zip(self._sources, values, strict=True), *zip(self.inputs, inputs, strict=False)]
+        if any(tensor.shape != value.shape for tensor, value in changed):
+            raise AbstainError("the gradients have other shapes")
+        return self._part.replay([(t, value.to(t.dtype, copy=True)) for t, value in changed], self._targets)
+
+    def gives(self, values: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+        """Whether the map of some values has these results, up to rounding."""
+        try:
+            mapped = self.apply(values)
+        except Exception:  # operations that cannot be repeated with these values
+            return False
+        return len(mapped) == len(results) and all(map(_is_rounding, mapped, results))
+
+    def moves(self, values: Sequence[Tensor], batch: Sequence[Tensor], find_records: Callable[[], HeldRecords]) -> bool:
+        """Whether other records move the results, with the sources as executed.
+
+        Args:
+            values: The executed values of the sources.
+            batch: The tensors of the step with a row for each record.
+            find_records: Finds the records of the batch in the trace.
+
+        Raises:
+            AbstainError: The step cannot be replayed with other records.
+        """
+        if not self.inputs:
+            return False
+        same, step = self.apply(values), self._trace.part(self._trace.operations[: self._end], self._trace.before)
+        locations = find_records()
+        for scale in _SCALES:
+            replaced = [_others(value, scale) for value in locations.values]
+            memory = locations.memory(range(len(replaced[0])), replaced)
+            inputs = step.replay([*zip(batch, replaced, strict=False)], self.inputs, memory)
+            if not all(map(torch.equal, self.apply(values, inputs), same)):
+                return True
+        return False
+
+    def depends_on_parts(self, sums: Sequence[Tensor], noise: Sequence[Tensor]) -> bool:
+        """Whether the results depend on more than the total of sum and noise, the sources in this order.
+
+        A function of S + n has the same value at S + d and n - d up to rounding: for random d, for d = -S and d = n. A
+        condition on S alone that few random d change is met or not at S = 0.
+
+        Raises:
+            AbstainError: The operations cannot be repeated.
+        """
+        spread = max([float(value.std()) for value in noise if value.numel() > 1], default=1.0)
+        longest = max([float(value.abs().max()) for value in (*sums, *noise) if value.numel()], default=0.0)
+        same = self.apply([*sums, *noise])
+        changes, rests = ([torch.zeros_like(result) for result in same] for _ in range(2))
+        random_shifts = [[spread * torch.randn_like(value) for value in noise] for _ in range(_DIRECTIONS)]
+        for shifts in random_shifts:
+            noisier = self.apply([*sums, *(n + d for n, d in zip(noise, shifts, strict=True))])
+            changes = [torch.maximum(c, (new - old).abs()) for c, new, old in zip(changes, noisier, same, strict=True)]
+        for shifts in (*random_shifts, [-total for total in sums], [*noise]):
+            opposite = [n - d for n, d in zip(noise, shifts, strict=True)]
+            exchanged = self.apply([*(total + d for total, d in zip(sums, shifts, strict=True)), *opposite])
+            rests = [torch.maximum(r, (new - old).abs()) for r, new, old in zip(rests, exchanged, same, strict=True)]
+        for change, remainder in zip(changes, rests, strict=True):
+            if not remainder.numel():
+                continue
+            rounding = _OPPOSITE_ROUNDINGS * torch.finfo(remainder.dtype).eps * (8.0 + longest / max(spread, 1e-30))
+            is_small = float(remainder.max()) <= max(_OPPOSITE, rounding) * float(change.max())
+            if not is_small or bool((remainder > _OF_COORDINATE * change).any()):
+                return True
+        return False
+
+    @property
+    def shapes(self) -> str:
+        """The shapes of the inputs in words, such as ``32 x 20``."""
+        shapes = dict.fromkeys(" x ".join(map(str, tensor.shape)) or "1" for tensor in self.inputs)
+        suffix = f" and {len(shapes) - _MOST_SHAPES} more" if len(shapes) > _MOST_SHAPES else ""
+        return f"{', '.join([*shapes][:_MOST_SHAPES])}{suffix}"
+
+
+class GradientMaps:
+    """The maps of a training's steps.
+
+    Attributes:
+        replayed: The number of steps whose map was replayed with other records.
+        moved: The number of replayed maps that other records move.
+        shapes: The shapes of further tensors that a map reads; empty without.
+    """
+
+    def __init__(self) -> None:
+        self.replayed = self.moved = 0
+        self.shapes = ""
+        self._maps: dict[str, GradientMap] = {}
+        self._explained: dict[str, int] = {}
+
+    def explain(self, stage: str, values: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+        """Whether the known map of a place in the step, such as ``"before the update"``, has these results."""
+        gradient_map = self._maps.get(stage)
+        is_explained = gradient_map is not None and gradient_map.gives(values, results)
+        if is_explained:
+            self._explained[stage] = self._explained.get(stage, 0) + 1
+        return is_explained
+
+    def facts(self, compared: int) -> MapFacts:
+        """The steps with the gradients of a known map, and the replays of others.
+
+        A map of some steps only may have been chosen by a record, as by the loss of a batch.
+
+        Args:
+            compared: The number of steps whose gradients were compared.
+        """
+        most, least = (choose(self._explained.values(), default=0) for choose in (max, min))
+        return MapFacts(explained=most, by_all=least, compared=compared, replayed=self.replayed, moved=self.moved)
+
+    def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool) -> None:
+        """Note a map that was replayed."""
+        self.replayed += 1
+        self.moved += is_moved
+        if gradient_map.inputs:
+            self.shapes = self.shapes or gradient_map.shapes
+        elif not is_moved:
+            self._maps[stage] = gradient_map
+
+
+def _others(tensor: Tensor, scale: float) -> Tensor:
+    """Each record in the row of the one before, with features times ``scale``."""
+    rolled = tensor.roll(-1, 0)
+    return rolled * scale if tensor.is_floating_point() else rolled
+
+
+def _is_rounding(mapped: Tensor, result: Tensor) -> bool:
+    if mapped.shape != result.shape:
+        return False
+    if torch.equal(mapped, result) or not mapped.numel():
+        return True
+    if not (mapped.is_floating_point() and bool(mapped.isfinite().all())):
+        return False
+    unit = torch.finfo(mapped.dtype).eps
+    return float((mapped - result).abs().max()) <= _ROUNDINGS * unit * float(mapped.abs().max())
+
+
+def _numbers(operation: Operation) -> list[float]:
+    return [leaf for leaf in tree_leaves((operation.args, dict(operation.kwargs))) if type(leaf) is float]
+
+
+def _reads_in_python(trace: StepTrace, end: int) -> Iterator[tuple[int, list[Tensor], float]]:
+    """Where the script may learn values: the number of operations before, the tensors, and the number that it read.
+
+    The number is NaN if the script reads several, or a shape that depends on the values, as of a mask's selection.
+    """
+    for number, operation in enumerate(trace.operations[:end]):
+        if operation.function in TO_PYTHON:
+            yield number, _arguments(operation), float(operation.results)
+        elif torch.Tag.dynamic_output_shape in operation.function.tags and _selects_by_values(operation):
+            yield number, _arguments(operation), math.nan
+    for number, tensor in trace.copied:
+        if number <= end:
+            yield number, [tensor], float(tensor) if tensor.numel() == 1 else math.nan
+
+
+def _selects_by_values(operation: Operation) -> bool:
+    """Whether the shape of the result depends on values: an index of integers gives its own shape."""
+    if operation.function is not torch.ops.aten.index.Tensor:
+        return True
+    return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _arguments(operation)[1:])
+
+
+def _arguments(operation: Operation) -> list[Tensor]:
+    return tensors_in((operation.args, dict(operation.kwargs)))
+
+
+def _writes(operation: Operation) -> set[int]:
+    """The addresses of the memory that an operation writes, or allocates for its results; views have none."""
+    written = {*map(address_of, written_by(operation.function, operation.args, operation.kwargs))}
+    return written | ({*operation.addresses} - {address_of(tensor) for tensor in _arguments(operation)})

@@ -1,0 +1,448 @@
+"""The operations of a step, and their replay with other values of some tensors.
+
+A ``TorchDispatchMode`` sees each operation of torch below automatic differentiation: the forward pass, the backward
+pass, per-sample gradients and their sum. A replay calls the same operations again with the same random numbers. It
+also repeats operations that do not depend on the changed tensors, so that writes into views reach the tensors that
+share their memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dpspec_recording.step_replay.calls import Pauses, enter, leave
+
+#: Maximum number of operations of a step, and maximum size in bytes of their results.
+MOST_OPERATIONS, MOST_BYTES = 20_000, 2**28
+
+_ATEN = torch.ops.aten
+
+#: Operations that return a number of Python, on which the script's control flow may depend.
+TO_PYTHON = (_ATEN._local_scalar_dense.default, _ATEN.is_nonzero.default, _ATEN.equal.default)
+
+#: Operations that return different values, whose number depends on them.
+_UNIQUE = (_ATEN.unique_dim.default, _ATEN._unique2.default)
+
+#: Methods that copy values of a tensor to Python or NumPy without an operation of torch.
+_UNSEEN_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
+
+#: The smallest integer that is followed: smaller ones are usual constants.
+_FEWEST_INTEGER = 3
+
+#: No replay can tell whether a number of Python is only logged: the script may branch on it.
+_ADVICE = "read numbers for logs after the step"
+
+
+#: Types of arguments without parts.
+_LEAVES = frozenset({bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format})
+
+
+class AbstainError(Exception):
+    """The step cannot be replayed; the message is the reason, and may follow "the step was not replayed:"."""
+
+
+class OtherCountError(AbstainError):
+    """The number of different values depends on the record."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One call of an operation of torch.
+
+    Attributes:
+        function: The operation.
+        args: Its positional arguments.
+        kwargs: Its named arguments.
+        results: Its results.
+        shapes: The shapes of its results, which later operations may change in place.
+        addresses: The addresses of their memory, likewise.
+        states: The states of the generators from which it draws, before the call.
+        ignores_reads: Whether a replay continues if the operation returns another number of Python.
+    """
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    results: Any
+    shapes: tuple[torch.Size, ...]
+    addresses: tuple[int, ...]
+    states: tuple[tuple[torch.Generator, Tensor], ...]
+    ignores_reads: bool = False
+
+
+class _UnseenReads(TorchFunctionMode):
+    """Reports reads that bypass the dispatcher: a replay would repeat the executed values in place of new ones."""
+
+    def __init__(self, report: Callable[[str, Tensor], None]) -> None:
+        super().__init__()
+        self._report = report
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _UNSEEN_READS:
+            self._report(f"the step reads values of a tensor in Python, by .{func.__name__}(): {_ADVICE}", args[0])
+        return func(*args, **(kwargs or {}))
+
+
+class StepTrace(TorchDispatchMode):
+    """Notes all operations of the current thread while it is active. It changes no value and draws no number.
+
+    Attributes:
+        operations: The operations in order.
+        failure: The reason why the trace is incomplete; empty if it is complete.
+        active: Whether it sees operations.
+        ignores_reads: Whether replays continue with the executed numbers where the script reads values in Python.
+        limits_copies: Whether copies of overwritten memory count in :data:`MOST_BYTES`: an update overwrites all
+            parameters and the optimizer's state.
+        reads: The first such read, of a value that may depend on a record; else empty.
+        copied: The tensors whose values the script copied without an operation, with the number of operations before.
+    """
+
+    def __init__(self, pauses: Pauses | None = None) -> None:
+        """pauses: operations during a pause are the recorder's own, and ignored."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._pauses = pauses or Pauses()
+        self.operations: list[Operation] = []
+        self.failure = ""
+        self._bytes = 0
+        self._produced: set[int] = set()  # addresses of the memory of results
+        #: By address, the content of memory from before the step into which the step writes.
+        self.before: dict[int, Tensor] = {}
+        self.active = self.ignores_reads = self.limits_copies = False
+        self.reads = ""
+        self.copied: list[tuple[int, Tensor]] = []
+        self._reads = _UnseenReads(self._note_copy)
+
+    def start(self) -> None:
+        """Begin to note operations."""
+        enter(self._reads)
+        self.__enter__()  # type: ignore[no-untyped-call]
+        self.active = True
+
+    def stop(self) -> None:
+        """End; a second call does nothing."""
+        if self.active:
+            self.active = False
+            # A backward pass restores the modes from before it, for example after a reentrant checkpoint.
+            if _get_current_dispatch_mode() is self:
+                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            else:
+                self.give_up("the step began inside another call, such as a checkpoint")
+            leave(self._reads)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if self.failure or self._pauses.depth:
+            return func(*args, **named)
+        try:
+            states = _generator_states(func, args, named)
+            self._note_writes(func, args, named)
+        except Exception as error:
+            self.give_up(f"{type(error).__name__}: {error}")
+            return func(*args, **named)
+        results = func(*args, **named)
+        try:
+            tensors = tensors_in(results)
+            shapes, addresses = tuple(t.shape for t in tensors), tuple(address_of(t) for t in tensors)
+            self.operations.append(Operation(func, args, named, results, shapes, addresses, states, self.ignores_reads))
+            # memory that a storage argument names is from before, even if a result is in it, as is a view of it
+            argument_addresses = {address_of(tensor) for tensor in tensors_in((args, dict(named)))}
+            self._note_results(
+                results, argument_addresses, new=not any(isinstance(item, torch.UntypedStorage) for item in args)
+            )
+        except Exception as error:
+            self.give_up(f"{type(error).__name__}: {error}")
+        return results
+
+    def _note_writes(self, func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Keep the content of memory from before the step that ``func`` is about to overwrite."""
+        for tensor in written_by(func, args, named):
+            address = address_of(tensor)
+            if address and address not in self._produced and address not in self.before:
+                self._bytes += tensor.untyped_storage().nbytes() if self.limits_copies else 0
+                if self._bytes > MOST_BYTES:
+                    raise MemoryError(f"it overwrites more than {MOST_BYTES >> 20} MiB")
+                self.before[address] = _whole(tensor).clone()
+
+    def _note_results(self, results: Any, argument_addresses: set[int], *, new: bool) -> None:
+        for tensor in tensors_in(results):
+            address = address_of(tensor)
+            if (
+                new
+                and address not in argument_addresses
+                and address not in self.before
+                and address not in self._produced
+            ):
+                self._produced.add(address)
+                self._bytes += tensor.untyped_storage().nbytes()
+        if self._bytes > MOST_BYTES:
+            self.give_up(f"its operations need more than {MOST_BYTES >> 20} MiB")
+        elif len(self.operations) > MOST_OPERATIONS:
+            self.give_up(f"it has more than {MOST_OPERATIONS} operations")
+
+    def _note_copy(self, reason: str, tensor: Tensor) -> None:
+        if self._pauses.depth or self.failure:
+            return
+        self.copied.append((len(self.operations), tensor))
+        if self.ignores_reads:
+            self.reads = self.reads or reason
+        else:
+            self.give_up(reason)
+
+    def give_up(self, reason: str) -> None:
+        """Abstain from the replay of this step."""
+        self.failure = reason[:200]
+        self.operations, self.before, self.copied = [], {}, []
+
+    def part(self, operations: Sequence[Operation], before: Mapping[int, Tensor]) -> StepTrace:
+        """Return a trace of some of the operations, for replays. before: as the attribute."""
+        part = StepTrace(self._pauses)
+        part.failure, part.operations, part.before = self.failure, [*operations], {**before}
+        return part
+
+    def produces(self, tensor: Tensor) -> bool:
+        """Return whether a noted operation returns ``tensor``, or writes into its memory."""
+        results = (result for operation in self.operations for result in tensors_in(operation.results))
+        return address_of(tensor) in self.before or any(result is tensor for result in results)
+
+    def value_before(self, tensor: Tensor) -> Tensor:
+        """Return the value of a tensor of the step before the step writes into it."""
+        return Replay(self, []).value(tensor).detach()
+
+    def tensors_before(self) -> list[Tensor]:
+        """Return the tensors from before the step that its operations read or write, each once."""
+        tensors: dict[int, Tensor] = {}
+        produced: set[int] = set()
+        for operation in self.operations:
+            for tensor in tensors_in((operation.args, dict(operation.kwargs))):
+                if id(tensor) not in produced:
+                    tensors.setdefault(id(tensor), tensor)
+            produced |= {id(tensor) for tensor in tensors_in(operation.results)}
+        return list(tensors.values())
+
+    def memory_before(self, tensor: Tensor) -> Tensor:
+        """Return a copy of the memory of a tensor from before the step, as bytes."""
+        address = address_of(tensor)
+        return (self.before[address] if address in self.before else _whole(tensor)).clone()
+
+    def replay(
+        self,
+        changed: Sequence[tuple[Tensor, Tensor]],
+        targets: Sequence[Tensor],
+        memory: Mapping[int, Tensor] | None = None,
+    ) -> list[Tensor]:
+        """Repeat the operations with other values of some tensors.
+
+        Args:
+            changed: Pairs of a tensor of the step and its other value, of the same shape.
+            targets: Tensors of the step.
+            memory: By address, other content of memory from before the step, as of :meth:`memory_before`.
+
+        Returns:
+            Copies of the values of ``targets`` in the replay.
+
+        Raises:
+            AbstainError: The step cannot be replayed, or another number of Python or shape results.
+            OtherCountError: ``torch.unique`` returns another number of values.
+        """
+        if self.failure:
+            raise AbstainError(self.failure)
+        with torch.no_grad():
+            replay = Replay(self, changed, memory)
+            for operation in self.operations:
+                replay.repeat(operation)
+            self.reads = self.reads or replay.reads
+            return [replay.value(tensor).detach().clone() for tensor in targets]
+
+    def replay_with_other_memory(self, tensors: Sequence[Tensor], targets: Sequence[Tensor]) -> list[Tensor]:
+        """Repeat the operations after the values of some tensors from before the step grew by 1, as :meth:`replay`."""
+        before, produced = self.before, {id(result) for call in self.operations for result in tensors_in(call.results)}
+        overwritten = {address_of(t): t.dtype for t in tensors if address_of(t) in before}
+        written = {key: (before[key].view(dtype) + 1).view(torch.uint8) for key, dtype in overwritten.items()}
+        changed = [(t, t.detach() + 1) for t in tensors if address_of(t) not in before and id(t) not in produced]
+        return self.replay(changed, targets, written)
+
+
+class Replay:
+    """One replay of a trace, operation by operation."""
+
+    def __init__(
+        self, trace: StepTrace, changed: Sequence[tuple[Tensor, Tensor]], memory: Mapping[int, Tensor] | None = None
+    ) -> None:
+        """memory: by address, other content of memory from before the step."""
+        self._values: dict[int, Tensor] = {}
+        self._changed = {id(tensor): value for tensor, value in changed}
+        self._changed_addresses = {address_of(tensor) for tensor, _ in changed}
+        contents = {**trace.before, **(memory or {})}
+        self._memory = {address: content.clone() for address, content in contents.items()}
+        self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
+        self._numbers: dict[float, float] = {}  # by a number that the script read, the number in the replay
+        self._integers: dict[int, int] = {}  # the same for integers
+        self.reads = ""
+
+    def value(self, tensor: Tensor) -> Tensor:
+        """Return the value of a tensor of the step after the operations that were repeated."""
+        key = id(tensor)
+        value = self._values.get(key)
+        if value is None:
+            value = self._values[key] = self._changed[key] if key in self._changed else self._from_before(tensor)
+        return value
+
+    def _from_before(self, tensor: Tensor) -> Tensor:
+        """The value of a tensor from before the step: its own memory, or a copy if the step writes into it."""
+        memory = self._memory.get(address_of(tensor))
+        if memory is None:
+            return tensor.detach()
+        return memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def repeat(self, operation: Operation) -> list[Tensor]:
+        """Repeat the next operation, and return its results."""
+        args = mapped(self._look_up, operation.args)
+        kwargs = mapped(self._look_up, dict(operation.kwargs)) if operation.kwargs else {}
+        if self._integers:
+            arguments = operation.function._schema.arguments
+            args = tuple(map(self._integer, arguments, args))
+            kwargs.update({a.name: self._integer(a, kwargs[a.name]) for a in arguments if a.name in kwargs})
+        saved = [(generator, generator.get_state()) for generator, _ in operation.states]
+        for generator, state in operation.states:
+            generator.set_state(state)
+        try:
+            results = operation.function(*args, **kwargs)
+        finally:
+            for generator, state in saved:
+                generator.set_state(state)
+        if operation.function in TO_PYTHON and not _same(results, operation.results):
+            self.reads = f"a number of Python depends on the record, for example by .item(): {_ADVICE}"
+            if not operation.ignores_reads:
+                raise AbstainError(self.reads)
+            self._note_number(operation.results, results)
+        executed, repeated = tensors_in(operation.results), tensors_in(results)
+        if len(executed) != len(repeated):
+            raise AbstainError(f"{operation.function} returns another number of tensors")
+        for old, new, shape, address in zip(executed, repeated, operation.shapes, operation.addresses, strict=True):
+            if new.shape != shape:
+                error = OtherCountError if operation.function in _UNIQUE else AbstainError
+                raise error(f"the shape of a result of {operation.function} depends on the record")
+            key = id(old)
+            self._values[key] = self._changed.get(key, new)
+            if address:
+                self._storages[address] = new.untyped_storage()
+        return repeated
+
+    def _note_number(self, executed: Any, repeated: Any) -> None:
+        """Note a number that the script read, and its integers: the limit of a mask, the divisor of a sum."""
+        if type(executed) not in (int, float) or not (math.isfinite(executed) and math.isfinite(repeated)):
+            return
+        if isinstance(executed, float) and round(executed, 6) != executed:  # no usual constant
+            self._numbers[executed] = repeated
+        for integer in (math.floor, math.ceil, round):
+            if abs(integer(executed)) >= _FEWEST_INTEGER:
+                self._integers.setdefault(integer(executed), integer(repeated))
+
+    def _integer(self, argument: Any, value: Any) -> Any:
+        """The integer of the replay in the place of a number. Sizes, dimensions and indices stay."""
+        is_number = type(value) is int and str(argument.type) in ("number", "Optional[number]")
+        return self._integers.get(value, value) if is_number else value
+
+    def _look_up(self, item: Any) -> Any:
+        if isinstance(item, Tensor):
+            return self.value(item)
+        if isinstance(item, float):
+            return self._numbers.get(item, item)
+        return self._storage(item) if isinstance(item, torch.UntypedStorage) else item
+
+    def _storage(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """The memory behind tensors, which for example copy.deepcopy() copies without their shapes."""
+        address = storage.data_ptr()
+        if address in self._changed_addresses:
+            raise AbstainError("it copies the memory of a batch, for example by copy.deepcopy()")
+        if address in self._memory:
+            return self._memory[address].untyped_storage()
+        return self._storages.get(address, storage) if address else storage
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors of nested lists, tuples and dictionaries."""
+    if isinstance(value, Tensor):  # as are the results of most operations
+        return [value]
+    return [leaf for leaf in _leaves(value) if isinstance(leaf, Tensor)]
+
+
+def _leaves(value: Any) -> list[Any]:
+    """Return what torch's ``tree_leaves`` returns, in a fraction of its time for arguments of operations."""
+    kind = type(value)
+    if kind in _LEAVES or isinstance(value, Tensor):
+        return [value]
+    if kind is tuple or kind is list:
+        return [leaf for item in value for leaf in _leaves(item)]
+    if kind is dict:
+        return [leaf for item in value.values() for leaf in _leaves(item)]
+    return tree_leaves(value)
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return what torch's ``tree_map`` returns, in a fraction of its time, as :func:`_leaves`."""
+    kind = type(value)
+    if kind in _LEAVES or isinstance(value, Tensor):
+        return function(value)
+    if kind is tuple:
+        return tuple([mapped(function, item) for item in value])
+    if kind is list:
+        return [mapped(function, item) for item in value]
+    if kind is dict:
+        return {key: mapped(function, item) for key, item in value.items()}
+    return tree_map(function, value)
+
+
+def written_by(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors into which an operation writes."""
+    if not function._schema.is_mutable:
+        return []
+    arguments = function._schema.arguments
+    values = [*zip(arguments, args, strict=False)]
+    values += [(argument, kwargs[argument.name]) for argument in arguments if argument.name in kwargs]
+    return [
+        tensor
+        for argument, value in values
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for tensor in tensors_in(value)
+    ]
+
+
+def _same(first: Any, second: Any) -> bool:
+    return bool(first == second) or (first != first and second != second)
+
+
+def address_of(tensor: Tensor) -> int:
+    """Return the address of the memory of a tensor."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """Return the whole memory of a tensor as bytes."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _generator_states(
+    func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[tuple[torch.Generator, Tensor], ...]:
+    """Return the generators that ``func`` may use, with their states."""
+    passed_generators = [leaf for leaf in _leaves((args, named)) if isinstance(leaf, torch.Generator)]
+    if not passed_generators and torch.Tag.nondeterministic_seeded not in func.tags:  # type: ignore[attr-defined]
+        return ()
+    generators = passed_generators or [torch.default_generator]
+    if not passed_generators and any(tensor.is_cuda for tensor in tensors_in((args, named))):
+        generators += [torch.cuda.default_generators[torch.cuda.current_device()]]
+    return tuple((generator, generator.get_state()) for generator in generators)

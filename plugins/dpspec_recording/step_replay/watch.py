@@ -1,0 +1,464 @@
+"""Replays of some steps of a recorded training with Opacus' optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from dpspec_recording.audited_steps import AuditedSteps
+from dpspec_recording.folder.probe_facts import ReplayFacts, SizeFacts
+from dpspec_recording.model_hook import ModelHook
+from dpspec_recording.step_replay.batch_size import SizedStep, size_effect, sized_step
+from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
+from dpspec_recording.step_replay.carried_values import CarriedValues
+from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
+from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
+from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
+from dpspec_recording.step_replay.measure import StepReplay, measure
+from dpspec_recording.step_replay.record_tables import reads_record_table
+from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
+
+#: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
+#: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps, and as many after a new call, are
+#: replayed until two had different batch sizes.
+_FIRST, ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
+
+#: Most numbers of per-sample gradients that replays compare.
+_MOST_NUMBERS = 2**22
+
+
+class ReplayedSteps:
+    """Traces some steps from their batch to the clipped sum, and replays them before the noise.
+
+    A trace begins when the loader returns the batch, if it loads in this process and the model reads this batch; else
+    with the model's forward pass. The first step begins with the forward pass: it shows whether its function is
+    compiled, which a trace would prevent.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        audits: AuditedSteps,
+        pauses: Pauses | None = None,
+        *,
+        ghost: bool,
+        drawn: Callable[[], DrawnRecords | None] = lambda: None,
+    ) -> None:
+        """ghost: whether the optimizer clips by ghost clipping. drawn: returns the records of the current batch."""
+        self._drawn = drawn
+        self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
+        self._pauses = pauses or Pauses()
+        self._calls = StepCalls(self._pauses)
+        #: Whether the first dimension of the model's inputs and outputs is the batch, not time.
+        self._batch_first = bool(getattr(model, "batch_first", True))
+        self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        self._carried = CarriedValues(list(model.parameters()), self._pauses)
+        #: The number of steps whose sum depends on values that the script computed from the batch before.
+        self.carrying = 0
+        #: The number of steps whose sum depends on a table that depends on all records.
+        self.tables = 0
+        self._random = random.SystemRandom()
+        self._started, self._seconds = time.monotonic(), 0.0
+        self._trace: StepTrace | None = None
+        self._inputs: list[Tensor] = []
+        self._loaded: list[Tensor] = []  # of the loader, if the trace begins with it
+        self._loaded_reads = ""  # a value that the script read in Python before the forward pass
+        self._outputs: list[Tensor] = []
+        self._gradients: list[Tensor] = []
+        self._labels_end = 0  # operations up to the first gradient at an output
+        #: Of each forward pass the number of earlier operations, the rows and the gradients at its outputs.
+        self._segments: list[tuple[int, int, list[Tensor]]] = []
+        self._hooks: list[Any] = []
+        self._steps = self._tried = self._tried_before = self._replayed = self._replacements = 0
+        self._moved = [0.0, 0.0, 0.0]
+        self._earlier: SizedStep | None = None
+        self._sizes = 0
+        self._unsized = 0  # replays since the last that could not be compared; -1 if one was
+        self._powers, self._removed = [0.0, 0.0], 0.0
+        self._chosen: bool | None = None
+        self._given_up = self._compiles = False
+        self.abstained = ""
+        #: Of the noisy gradient between its noise and the update.
+        self.maps = GradientMaps()
+        self._is_noised = False  # whether the trace continues from the noise to the update
+        self._sources: list[Tensor] = []
+        self._sources_end = self._noised = 0  # operations up to the values of the sources, and up to the noise
+
+    @property
+    def facts(self) -> ReplayFacts:
+        """Changes of other records' outputs, and of gradients at them, are relative."""
+        moved, outputs, gradients = (min(move, 1e9) for move in self._moved)
+        return ReplayFacts(
+            tried=self._tried,
+            replayed=self._replayed,
+            replacements=self._replacements,
+            moved=moved,
+            outputs=outputs,
+            gradients=gradients,
+        )
+
+    @property
+    def sizes(self) -> SizeFacts | None:
+        """None before the first step that was replayed at another batch size."""
+        if not self._sizes:
+            return None
+        lowest, highest = (min(max(power, -1e9), 1e9) for power in self._powers)
+        return SizeFacts(steps=self._sizes, lowest=lowest, highest=highest, removed=min(self._removed, 1e9))
+
+    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack, loader: Any = None) -> None:
+        """Observe batches of the loader and forward passes until ``undo`` ends it."""
+
+        if any(getattr(module, "_compiled_call_impl", None) is not None for module in self._model.modules()):
+            self.abstained = "the model is compiled"
+            return
+
+        def start() -> None:
+            if self._notes_calls():
+                self._calls.start()
+            if self._trace is not None and not self._trace.active:
+                self._trace.start()
+
+        def loaded(batch: Any, records: int) -> None:
+            if not self._segments or self._is_noised:
+                guarded(lambda: self._try(lambda: self._load(batch, records)))
+            if self._steps and not self._segments and not self._compiles:
+                start()
+
+        def before(_: Any, args: Any, kwargs: Any) -> None:
+            if self._is_noised:  # of public records, whose gradient joins the noisy one
+                return
+            if torch.compiler.is_compiling():  # of a function around the model: its operations are not traced
+                self._compiles = True
+                return
+            if self._trace is not None or self._chosen is not False:
+                guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
+            start()
+
+        def after(_: Any, __: Any, output: Any) -> None:
+            if self._trace is not None and not self._is_noised and not torch.compiler.is_compiling():
+                guarded(lambda: self._try(lambda: self._note(output)))
+
+        hooks = (
+            self._model.register_forward_pre_hook(ModelHook(before), with_kwargs=True),
+            self._model.register_forward_hook(ModelHook(after)),
+            register_optimizer_step_pre_hook(self._before_any_step),
+        )
+        for hook in hooks:
+            undo.callback(hook.remove)
+        note_batches(loader, loaded, undo)
+        undo.callback(self.stop)
+        undo.callback(self._carried.stop)
+
+    def _before_any_step(self, optimizer: Any, *_: Any) -> None:
+        """Another optimizer, as of a generator, changes tensors that the step reads, by each record."""
+        private = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
+        if self._trace is not None and all(optimizer is not part for part in private):
+            self._trace.give_up("another optimizer steps between its forward pass and its sum")
+
+    def _try(self, observe: Callable[[], None]) -> None:
+        """Give up replays after an error, which must not end the recording."""
+        try:
+            observe()
+        except Exception as error:
+            self.stop()
+            self._given_up, self.abstained = True, f"{type(error).__name__}: {error}"[:200]
+
+    def _notes_calls(self) -> bool:
+        """Whether to note the calls of this step from now on."""
+        if self._calls.active or self._given_up or not (self._trace is not None or self._audits.audited):
+            return False
+        return torch.is_grad_enabled() and self._model.training and not is_script_mode_active()
+
+    def _load(self, batch: Any, records: int) -> None:
+        """The loader returns a batch: another one of the step if a forward pass began, else the first."""
+        self._carried.stop(keep=True)
+        if self._given_up or self._compiles or not self._steps:
+            return
+        self.stop()
+        if records < 2:
+            return
+        self._chosen = self._choose() if self._chosen is None else self._chosen
+        if self._chosen and not is_script_mode_active() and (tensors := rows_of(batch, records)):
+            self._trace, self._loaded = StepTrace(self._pauses), tensors
+            self._trace.ignores_reads = True
+
+    def _begin(self, arguments: Any) -> None:
+        self._carried.stop(keep=True)
+        inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
+        trains = torch.is_grad_enabled() and self._model.training
+        if self._trace is not None and not self._segments:
+            is_read = not self._trace.failure and comes_from(self._trace, inputs, self._loaded)
+            if not (trains and is_read):
+                self.stop()
+        if self._trace is not None:
+            if self._segments:
+                self._segments.append((len(self._trace.operations), len(inputs[0]) if inputs else 0, []))
+            else:
+                self._loaded_reads, self._trace.reads = self._trace.reads, ""
+                self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
+                self._segments = [(len(self._trace.operations), len(inputs[0]), [])]
+        if self._trace is not None or self._given_up or self._chosen is False or not trains:
+            return
+        self._chosen = self._choose() if self._chosen is None else self._chosen
+        if not self._chosen:
+            return
+        if not self._batch_first:
+            self.abstained = "the step was not observed from its loaded batch, and batch_first is False"
+            return
+        if is_script_mode_active():
+            self.abstained = "a mode of torch is active in the forward pass"
+            return
+        if not inputs or len(inputs[0]) < 2:
+            return
+        self._trace = StepTrace(self._pauses)
+        self._trace.ignores_reads = True
+        self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
+        self._segments = [(0, len(inputs[0]), [])]
+
+    def _choose(self) -> bool:
+        if self._calls.are_new:  # a changed loss may be another reduction
+            self._unsized = 0
+            return True
+        if not self._ghost and 0 <= self._unsized < _SIZED:
+            return True
+        return chosen(self._random, self._tried, self._steps + 1, self._seconds, time.monotonic() - self._started)
+
+    def _note(self, output: Any) -> None:
+        assert self._trace is not None
+        self._trace.ignores_reads = True
+        _, records, gradients = self._segments[-1]
+        for tensor in tensors_in(output):
+            if not tensor.requires_grad or not tensor.dim() or not self._batch_first:
+                continue
+            if len(tensor) == len(self._inputs[0]):
+                self._outputs.append(tensor)
+                self._hooks.append(tensor.register_hook(partial(self._note_gradient, self._gradients)))  # type: ignore[no-untyped-call]
+            if len(tensor) == records:
+                self._hooks.append(tensor.register_hook(partial(self._note_gradient, gradients)))  # type: ignore[no-untyped-call]
+
+    def _note_gradient(self, gradients: list[Tensor], gradient: Tensor) -> None:
+        if not self._pauses.depth:
+            gradients.append(gradient)
+            if self._trace is not None and not self._labels_end:
+                self._labels_end = len(self._trace.operations)
+
+    def before_noise(self, sums: Callable[[], Sequence[Tensor | None]]) -> None:
+        """The clipped sum of the step is complete. The noted operations are those that autocast called."""
+        if self._trace is None:
+            self._calls.stop()
+            self._carried.stop()
+            return
+        complete = [total for total in sums() if total is not None]
+        with torch.autocast(complete[0].device.type if complete else "cpu", enabled=False):
+            self._try(lambda: self._measure(complete))
+
+    def _measure(self, sums: Sequence[Tensor]) -> None:
+        trace = self._trace
+        assert trace is not None
+        self.stop(keep=True)
+        self._tried += 1
+        start = time.monotonic()
+        limits = self._optimizer.max_grad_norm  # one for each layer, or of the whole
+        clip_norm = math.hypot(*limits) if isinstance(limits, list) else float(limits)
+        measured = partial(
+            measure,
+            sums=list(sums),
+            clip_norm=clip_norm,
+            outputs=self._outputs,
+            gradients=self._gradients,
+            per_sample=self._per_sample(trace),
+            skips_counts=self._ghost,
+            drawn=self._drawn(),
+            trained=[parameter for parameter in self._model.parameters() if parameter.requires_grad],
+        )
+        replay = None
+        # a number from before the forward pass may carry the record into the loss, also if the replay begins after it
+        trace.reads = self._loaded_reads or trace.reads
+        if self._loaded:
+            replay = measured(trace, self._loaded, may_sort=True)
+        if replay is None or (replay.abstained and self._batch_first):
+            replay = measured(trace, [*self._inputs, *self._labels(trace)])
+        self._add(replay)
+        if not trace.failure:
+            self._follow(trace, sums)
+            self._search_tables(trace, sums)
+        if not self._ghost and self._unsized >= 0:
+            self._unsized += 1
+        if not self._ghost and self._batch_first:
+            with contextlib.suppress(Exception):  # the step is not compared
+                self._resize(trace, () if replay.abstained else sums, clip_norm)
+        self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
+        if trace.failure:
+            self._forget()
+
+    def after_noise(self, gradients: Sequence[Tensor]) -> None:
+        """Trace the operations on the noisy gradients, in a step that was traced up to its noise."""
+        if self._trace is not None and not is_script_mode_active():
+            self._sources, self._sources_end = list(gradients), len(self._trace.operations)
+            self._is_noised, self._noised = True, self._sources_end
+            self._trace.limits_copies = True
+            self._trace.start()
+
+    def explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Whether gradients other than the noisy ones come from a map that reads the noisy ones alone.
+
+        Args:
+            stage: Of the map in the step.
+            values: The values of the gradients with which it begins.
+            gradients: Those with which it ends.
+        """
+        if self._trace is not None and self._is_noised:
+            self._pause(lambda trace: self._find_map(trace, stage, values, gradients))
+        return self.maps.explain(stage, values, gradients)
+
+    def update_begins(self, gradients: Sequence[Tensor]) -> None:
+        """The inner optimizer gets these gradients, and may change them."""
+        if self._trace is not None and self._is_noised:
+            self._sources, self._sources_end = list(gradients), len(self._trace.operations)
+
+    def _pause(self, observe: Callable[[StepTrace], None]) -> None:
+        trace = self._trace
+        assert trace is not None
+        trace.stop()
+        start = time.monotonic()
+        with contextlib.suppress(Exception):  # operations that cannot be repeated
+            if not trace.failure:
+                observe(trace)
+        self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
+        trace.start()
+
+    def _find_map(self, trace: StepTrace, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+        parameters = {address_of(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
+        end = len(trace.operations)
+        gradient_map = GradientMap(
+            trace, self._sources, gradients, start=self._sources_end, end=end, parameters=parameters
+        )
+        if gradient_map.gives(values, gradients):
+            batch = self._loaded or [*self._inputs, *self._labels(trace)]
+            is_carried = any(map(self._carried.held_before, gradient_map.inputs))
+            find_records = partial(self._find_records, trace, batch)
+            self.maps.add(stage, gradient_map, is_moved=is_carried or gradient_map.moves(values, batch, find_records))
+
+    def _find_records(self, trace: StepTrace, batch: Sequence[Tensor]) -> HeldRecords:
+        omitted = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
+        return HeldRecords(trace, batch, list(map(trace.value_before, batch)), self._drawn(), omitted=omitted)
+
+    def _follow(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
+        """Look for values of the batch before in this step, and follow the values of this batch."""
+        batch = [*self._loaded, *self._inputs]
+        self.carrying += self._carried.move(trace, sums, {*map(id, batch)})
+        self._carried.begin(trace, batch)
+
+    def _search_tables(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
+        omitted = {id(tensor) for tensor in (*self._loaded, *self._inputs)}
+        omitted |= {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
+        self.tables += reads_record_table(trace, sums, self._drawn(), omitted)
+
+    def _per_sample(self, trace: StepTrace) -> list[Tensor]:
+        """The per-sample gradients of the first physical batch, of small parameters if they need much memory."""
+        if self._ghost or len(self._segments) != 1:
+            return []
+        shape = [*self._loaded, *self._inputs][0].shape[:1]
+        rows = (getattr(parameter, "grad_sample", None) for parameter in self._model.parameters())
+        tensors = [tensor for tensor in rows if isinstance(tensor, Tensor) and tensor.shape[:1] == shape]
+        smallest_first = sorted(filter(trace.produces, tensors), key=Tensor.numel)
+        sizes = accumulate(map(Tensor.numel, smallest_first))
+        return [tensor for tensor, size in zip(smallest_first, sizes, strict=True) if size <= _MOST_NUMBERS]
+
+    def _resize(self, trace: StepTrace, sums: Sequence[Tensor], clip_norm: float) -> None:
+        """Replay the step at the batch size of an earlier one, or its last physical batch at the size of the first."""
+        if len(self._segments) > 1:
+            (start, records, gradients), *_, (last, fewer, last_gradients) = self._segments
+            first, sums = sized_step(trace, records, gradients, start=start), ()
+            current, gradients = sized_step(trace, fewer, last_gradients, start=last), last_gradients
+            earlier: SizedStep | None = first
+        else:
+            start, records, gradients = self._segments[0]
+            current = sized_step(trace, records, gradients, sums, start)
+            earlier, self._earlier = self._earlier, current
+        if earlier is None:
+            return
+        effect = size_effect(earlier, current, trace, gradients, clip_norm)
+        low, high = self._powers if self._sizes else (effect.power, effect.power)
+        self._powers = [min(low, effect.power), max(high, effect.power)]
+        self._removed = max(self._removed, effect.sum_moved)
+        self._sizes += 1
+        self._unsized = -1
+
+    def after_step(self) -> None:
+        """The next step begins."""
+        self._steps += 1
+        self._chosen = None
+        if self._trace is not None and self._is_noised:
+            self._carried.follow(self._trace.operations[self._noised :])
+        self.stop()
+        self._calls.end_step(replayed=self._tried > self._tried_before)
+        self._tried_before = self._tried
+        self._carried.start()
+
+    def stop(self, *, keep: bool = False) -> None:
+        """End the trace, and unless ``keep`` discard it."""
+        self._is_noised, self._sources = False, []
+        self._calls.stop()
+        if self._trace is None:
+            return
+        self._trace.stop()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if not keep:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._trace, self._inputs, self._outputs, self._gradients, self._segments = None, [], [], [], []
+        self._loaded, self._loaded_reads, self._labels_end = [], "", 0
+
+    def _labels(self, trace: StepTrace) -> list[Tensor]:
+        """Integers from before the step with a row for each record of the first pass, such as labels.
+
+        The loss reads them before the first gradient. Later operations may read other tensors of the same length: the
+        labels of another physical batch, or records that are loaded for it. Labels that the step sorts, as the records
+        were before, count in their new order.
+        """
+        size, produced = len(self._inputs[0]), {id(tensor) for tensor in self._inputs} | self._known
+        labels: list[Tensor] = []
+        start = self._segments[0][0] if self._segments else 0
+        for operation in trace.operations[start : self._labels_end or len(trace.operations)]:
+            tensors = tensors_in((operation.args, dict(operation.kwargs)))
+            if order := row_order(operation, size):
+                sorts_labels = id(operation.args[0]) not in produced  # and not the model's inputs
+                produced |= {id(tensor) for tensor in (*tensors, *order)}
+                tensors = tensors_in(operation.results) if sorts_labels else []
+            for tensor in tensors:
+                integers = not tensor.is_floating_point() and not tensor.is_complex()
+                if id(tensor) not in produced and integers and tensor.dim() in (1, 2) and len(tensor) == size:
+                    labels.append(tensor)
+                produced.add(id(tensor))
+            produced |= {id(tensor) for tensor in tensors_in(operation.results)}
+        return labels
+
+    def _add(self, replay: StepReplay) -> None:
+        if replay.abstained:
+            self.abstained = replay.abstained
+            return
+        self._replayed += 1
+        self._replacements += replay.replacements
+        moves = (replay.sum_moved, replay.outputs_moved, replay.gradients_moved)
+        self._moved = [max(pair) for pair in zip(self._moved, moves, strict=True)]
+
+
+def chosen(source: random.Random, tried: int, step: int, seconds: float, training: float) -> bool:
+    """Whether to replay a step, by number: ``tried`` replays took ``seconds`` of the training's."""
+    return tried < ALWAYS or (seconds < _SHARE * training and source.random() * step < _FIRST)

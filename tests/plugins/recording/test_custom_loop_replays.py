@@ -1,0 +1,269 @@
+"""Replays of custom loops in recordings: which step is the whole, what moved, and abstentions with their reasons."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checked_runs import CheckedRun, checked, run_page
+from support.public_mistakes.parts import OwnLoop, norms_of
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+from dpspec_recording.judge.checks import OTHERS_MOVED, SUM_MOVED
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def trained(
+    folder: Path, step: Callable[[OwnLoop, Any], None], steps: int = 3, loop: OwnLoop | None = None
+) -> CheckedRun:
+    loop = OwnLoop() if loop is None else loop
+    with loop.recorder(folder) as run:
+        for _ in range(steps):
+            step(loop, run)
+    return checked(folder, epsilon=100.0)
+
+
+def plain(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise())
+
+
+def loaded(loop: OwnLoop, run: Any) -> None:
+    """A loader collates rows of the dataset."""
+    drawn = loop.poisson()
+    x, y = next(iter(DataLoader(loop.data, batch_sampler=[drawn])))
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, y).values())), loop.noise())
+
+
+def reported_in_arrays(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    norms, total = loop.clipped(loop.rows(drawn))
+    loop.step(run, [int(i) for i in drawn], norms.double(), total, loop.noise())
+
+
+def microbatches(loop: OwnLoop, run: Any) -> None:
+    """One backward pass for each record, and factors in tensors."""
+    drawn, norms = loop.poisson(), []
+    x, y = loop.x[drawn], loop.y[drawn]
+    total = [torch.zeros_like(p) for p in loop.parameters]
+    for row in range(len(x)):
+        gradient = torch.autograd.grad(cross_entropy(loop.model(x[row : row + 1]), y[row : row + 1]), loop.parameters)
+        norm = torch.stack([g.norm() for g in gradient]).norm()
+        factor = (loop.clip / norm).clamp_max(1.0)
+        norms.append(norm * factor)
+        for t, g in zip(total, gradient, strict=True):
+            t += factor * g
+    loop.step(run, drawn, torch.stack(norms), total, loop.noise())
+
+
+def noisy_features(loop: OwnLoop, run: Any) -> None:
+    """Augmented features, and a dataset that is picked in two steps."""
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = loop.x[drawn] + 0.1 * torch.randn(len(drawn), loop.x.shape[1])
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
+
+
+def summed_in_place(loop: OwnLoop, run: Any) -> None:
+    """Each step adds up into the same memory, and logs the cosine to the sum of the step before."""
+    drawn = loop.poisson()
+    norms, clipped = loop.clipped(loop.rows(drawn))
+    if not hasattr(loop, "memory"):
+        loop.memory = [torch.zeros_like(p) for p in loop.parameters]
+    loop.cosine = torch.cosine_similarity(loop.memory[0].flatten(), clipped[0].flatten(), 0)
+    for memory, t in zip(loop.memory, clipped, strict=True):
+        memory.zero_()
+        memory.add_(t)
+    loop.step(run, drawn, norms, loop.memory, loop.noise())
+
+
+def scaled_by(factor: Callable[[Tensor, float], Tensor]) -> Callable[[OwnLoop, Any], None]:
+    """Every gradient is scaled, so that all contributions have about one norm, at most the clip norm."""
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn = loop.poisson()
+        rows = loop.rows(drawn)
+        norms = norms_of(rows)
+        factors = factor(norms, loop.clip)
+        loop.step(run, drawn, norms * factors, [torch.einsum("i,i...", factors, row) for row in rows], loop.noise())
+
+    return step
+
+
+def with_a_logged_loss_over_all_records(loop: OwnLoop, run: Any) -> None:
+    """The trace holds the loss, whose number changes with the record at all places that hold it."""
+    with torch.no_grad():
+        assert cross_entropy(loop.model(loop.x), loop.y).item() > 0.0
+    plain(loop, run)
+
+
+#: Normalized, automatic (arXiv 2206.07136) and per-sample adaptive clipping (arXiv 2212.00328).
+SCALINGS = [
+    scaled_by(lambda norms, clip: clip / norms.clamp_min(1e-12)),
+    scaled_by(lambda norms, clip: clip / (norms + 0.01)),
+    scaled_by(lambda norms, clip: clip / (norms + 0.1 / (norms + 0.1))),
+]
+
+
+@pytest.mark.family
+@pytest.mark.parametrize(
+    "step",
+    [
+        *(plain, loaded, reported_in_arrays, microbatches, noisy_features, summed_in_place),
+        *(with_a_logged_loss_over_all_records, *SCALINGS),
+    ],
+)
+def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", step)
+    replays = found.run.end.replays
+    assert (found.status, found.run.end.replay_failure) == (("proved", "no-deviation-found"), "")
+    assert replays is not None
+    assert replays.replayed >= 2.0
+    assert 1.0 < replays.moved <= 2.0 + 1e-5
+    assert (replays.outputs, replays.gradients) == (0.0, 0.0)
+
+
+def centered(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = loop.x[drawn] - loop.x[drawn].mean(0)
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
+
+
+def mixed_up(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = 0.7 * loop.x[drawn] + 0.3 * loop.x[drawn].flip(0)
+    loop.step(run, drawn, *loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values())), loop.noise())
+
+
+def neighboring(context: Callable[[OwnLoop, Tensor], Tensor]) -> Callable[[OwnLoop, Any], None]:
+    """Features are read from all records of the dataset."""
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn = loop.poisson()
+        values = {name: p.detach() for name, p in loop.model.named_parameters()}
+        x = loop.x[drawn]
+        rows = loop._rows(values, x + context(loop, x), loop.y[drawn])
+        loop.step(run, drawn, *loop.clipped(list(rows.values())), loop.noise())
+
+    return step
+
+
+def nearest_in_a_copy(loop: OwnLoop, x: Tensor) -> Tensor:
+    loop.state = loop.x.clone() if loop.state is None else loop.state
+    return loop.state[torch.cdist(x, loop.state).topk(3, largest=False).indices[:, 1:]].mean(1)
+
+
+def unclipped(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    rows = loop.rows(drawn)
+    norms, _ = loop.clipped(rows)
+    loop.step(run, drawn, norms, [row.sum(0) for row in rows], loop.noise())
+
+
+def scaled_by_the_longest(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    rows = loop.rows(drawn)
+    norms = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
+    factor = (loop.clip / norms.max()).clamp_max(1.0)
+    loop.step(run, drawn, norms * factor, [factor * row.sum(0) for row in rows], loop.noise())
+
+
+def with_momentum(*, in_place: bool) -> Callable[[OwnLoop, Any], None]:
+    """The sum contains a fifth of the sum of the step before, so that noise does not cover it once for all."""
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn = loop.poisson()
+        norms, clipped = loop.clipped(loop.rows(drawn))
+        momentum = getattr(loop, "momentum", [torch.zeros_like(t) for t in clipped])
+        pairs = zip(momentum, clipped, strict=True)
+        loop.momentum = [m.mul_(0.2).add_(t) if in_place else 0.2 * m + t for m, t in pairs]
+        loop.step(run, drawn, norms, loop.momentum, loop.noise())
+
+    return step
+
+
+@pytest.mark.family
+@pytest.mark.parametrize(
+    ("step", "test"),
+    [
+        (centered, OTHERS_MOVED.title),
+        (mixed_up, OTHERS_MOVED.title),
+        (neighboring(lambda loop, x: (x @ loop.x.T).softmax(1) @ loop.x), OTHERS_MOVED.title),
+        (neighboring(nearest_in_a_copy), OTHERS_MOVED.title),
+        (unclipped, SUM_MOVED.title),
+        (scaled_by_the_longest, OTHERS_MOVED.title),
+        (with_momentum(in_place=False), OTHERS_MOVED.title),
+        (with_momentum(in_place=True), OTHERS_MOVED.title),
+    ],
+)
+def test_faulty_loops_deviate(step: Callable[[OwnLoop, Any], None], test: str, tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", step)
+    assert found.status == ("open", "deviates")
+    assert test in found.rejected
+
+
+def read_in_python(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    drawn.tolist()
+    loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise())
+
+
+def sum_first(loop: OwnLoop, run: Any) -> None:
+    drawn = loop.poisson()
+    norms, total = loop.clipped(loop.rows(drawn))
+    noise = loop.noise()
+    run.summed(total)
+    for p, t, n in zip(loop.parameters, total, noise, strict=True):
+        p.grad = (t + n) / 30
+    loop.optimizer.step()
+    run.noised(noise)
+    run.sampled(drawn)
+    run.clipped(norms)
+    run.stepped()
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("step", "reason"), [(read_in_python, "in Python, by .tolist()"), (sum_first, "before its records and norms")]
+)
+def test_abstentions_have_reasons_and_leave_the_verdict(step, reason, tmp_path):
+    found = trained(tmp_path / "run", step)
+    assert found.status == ("proved", "no-deviation-found")
+    assert reason in found.run.end.replay_failure
+    assert reason in found.assumption("unmixed-batches").text
+    confirmation = f"no step was replayed to test this ({found.run.end.replay_failure})"
+    assert confirmation in " ".join(run_page(found, 80).split())
+
+
+def test_replays_change_no_bit_of_a_training(tmp_path: Path) -> None:
+    """Also not of a momentum optimizer, whose steps are in the trace, and the modes of torch end with the block."""
+
+    def train(recorded: bool) -> tuple[list[Tensor], Tensor]:
+        loop = OwnLoop()
+        loop.optimizer = torch.optim.AdamW(loop.model.parameters(), lr=0.01)
+        if recorded:
+            trained(tmp_path / "run", plain, loop=loop)
+        else:
+            silent = type("Silent", (), {"__getattr__": lambda *_: lambda *_: None})()
+            for _ in range(3):
+                plain(loop, silent)
+        return [p.detach() for p in loop.parameters], torch.get_rng_state()
+
+    (first, state), (second, other) = train(True), train(False)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert torch.equal(state, other)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_an_exception_in_a_traced_step_ends_the_trace(tmp_path: Path) -> None:
+    loop = OwnLoop()
+    with pytest.raises(IndexError), loop.recorder(tmp_path / "run"):
+        torch.randn(3)[4]
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None

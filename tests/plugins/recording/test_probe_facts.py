@@ -1,0 +1,86 @@
+"""How facts of ranks and of parts become one."""
+
+import doctest
+from dataclasses import fields, is_dataclass
+from typing import get_args
+
+import pytest
+
+from dpspec import json_records
+from dpspec_recording.folder import probe_facts
+from dpspec_recording.folder.facts import Facts
+from dpspec_recording.folder.probe_facts import (
+    Across,
+    AuditFacts,
+    ClipLimitFacts,
+    GradientFacts,
+    ReplayFacts,
+    ScaledFacts,
+    SizeFacts,
+    joined,
+)
+
+
+def test_the_example_of_joined_facts() -> None:
+    results = doctest.testmod(probe_facts)
+    assert results.failed == 0
+    assert results.attempted >= 2
+
+
+def test_each_fact_says_how_it_is_joined() -> None:
+    kinds = [kind for kind in vars(probe_facts).values() if isinstance(kind, type) and is_dataclass(kind)]
+    assert len(kinds) >= 12
+    missing = [f"{kind.__name__}.{each.name}" for kind in (Facts, *kinds) for each in fields(kind) if not each.metadata]
+    assert missing == []
+    assert all({*each.metadata} == {*get_args(Across)} for kind in (Facts, *kinds) for each in fields(kind))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "of_ranks", "of_parts"),
+    [
+        (
+            AuditFacts(steps=40, audited=20, share=0.5),
+            AuditFacts(steps=30, audited=30, share=0.2),
+            AuditFacts(steps=30, audited=20, share=0.2),
+            AuditFacts(steps=70, audited=50, share=0.2),
+        ),
+        (
+            ClipLimitFacts(larger=2, smallest=0.5, largest=2.0),
+            ClipLimitFacts(larger=3, smallest=1.0, largest=1.5),
+            ClipLimitFacts(larger=3, smallest=0.5, largest=2.0),
+            ClipLimitFacts(larger=5, smallest=0.5, largest=2.0),
+        ),
+        (
+            GradientFacts(steps=4, summed=4, different=0, hidden=0.1),
+            GradientFacts(steps=5, summed=4, different=1, hidden=0.3),
+            GradientFacts(steps=4, summed=4, different=0, hidden=0.1),
+            GradientFacts(steps=9, summed=8, different=1, hidden=0.3),
+        ),
+        (
+            ScaledFacts(scaled=3, explained=2),
+            ScaledFacts(scaled=1, explained=1),
+            ScaledFacts(scaled=4, explained=3),
+            ScaledFacts(scaled=4, explained=3),
+        ),
+        (
+            SizeFacts(steps=1, lowest=-1.0, highest=-0.9, removed=0.5),
+            SizeFacts(steps=2, lowest=-1.1, highest=0.0, removed=0.7),
+            SizeFacts(steps=3, lowest=-1.1, highest=0.0, removed=0.7),
+            SizeFacts(steps=3, lowest=-1.1, highest=0.0, removed=0.7),
+        ),
+    ],
+)
+def test_facts_of_ranks_are_of_the_same_steps_and_facts_of_parts_of_other_steps(
+    one: object, other: object, of_ranks: object, of_parts: object
+) -> None:
+    assert joined([one, other], "ranks") == of_ranks
+    assert joined([one, other], "parts") == of_parts
+
+
+def test_the_form_on_disk_has_the_names() -> None:
+    facts = ReplayFacts(tried=9, replayed=8, replacements=30, moved=1.5, outputs=0.0, gradients=0.0)
+    written = json_records.write(facts)
+    assert written == {"tried": 9, "replayed": 8, "replacements": 30, "moved": 1.5, "outputs": 0.0, "gradients": 0.0}
+    assert json_records.read(ReplayFacts, written, "here") == facts
+    with pytest.raises(ValueError, match="here"):
+        json_records.read(ReplayFacts, [9, 8, 30, 1.5, 0.0, 0.0], "here")

@@ -1,0 +1,608 @@
+"""Each rule on a training that breaks it, and on its honest twin."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpspec
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec_recording.rules import guessable_seed, model_inputs
+from dpspec_recording.rules.builtin import RULES
+from dpspec_recording.rules.class_weights_from_labels import ClassWeightsFromLabels
+from dpspec_recording.rules.duplicate_records import DuplicateRecords
+from dpspec_recording.rules.equal_norms import EqualNorms
+from dpspec_recording.rules.metric_scheduler import MetricScheduler
+from dpspec_recording.rules.observed import ObservedRules, code_of
+from dpspec_recording.rules.one_norm_at_the_bound import OneNormAtTheBound
+from dpspec_recording.rules.run_counts import EmptyBatchSkipped, LargeDelta, MoreRows, ZeroGradientRows
+from dpspec_recording.rules.second_optimizer import SecondOptimizer
+from dpspec_recording.rules.standardized_features import StandardizedFeatures
+from dpspec_recording.rules.trained_before import TrainedBefore
+
+RUN = RuleRun(own_loop=False, steps=100, delta=1e-5)
+SECRET = 0x5A17_93C2_10B4_4D
+
+
+def rows(count=200, width=6, seed=3):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, width, generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def loader(x, y):
+    return DataLoader(TensorDataset(x, y), batch_size=20)
+
+
+def caution(rule, run=RUN):
+    return rule.caution(rule.facts(), run)
+
+
+def started(rule, **setup):
+    rule.start(RuleSetup(**{"model": nn.Linear(6, 2), **setup}))
+    return rule
+
+
+def step(number=1, drawn=None, norms=None, noise=None):
+    return RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=1.0, noise=noise)
+
+
+@pytest.mark.parametrize("seed", [0, 42, 2**31])
+def test_a_small_seed_of_torch_before_the_block_is_guessable(seed):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        rule = started(guessable_seed.GuessableSeed())
+        torch.randn(3)
+        rule.after_step(step())
+        assert f"torch.manual_seed({seed})" in caution(rule)
+
+
+def test_a_secret_seed_and_an_unused_one_are_not_guessable():
+    with torch.random.fork_rng():
+        torch.manual_seed(SECRET)
+        rule = started(guessable_seed.GuessableSeed())
+        torch.randn(3)
+        rule.after_step(step())
+        assert caution(rule) == ""
+        torch.manual_seed(0)
+        rule = started(guessable_seed.GuessableSeed())
+        rule.after_step(step())
+        assert caution(rule) == ""
+
+
+class _Noise:
+    """Opacus' optimizer with a secret generator."""
+
+    generator = torch.Generator().manual_seed(SECRET)
+    params = (torch.zeros(1),)
+
+
+@pytest.mark.parametrize("drawn_by", ["shuffle", "batch_sampler"])
+def test_a_small_seed_of_the_loaders_generator_lets_batches_be_recomputed(drawn_by):
+    generator, data = torch.Generator().manual_seed(0), TensorDataset(*rows())
+    sampler = torch.utils.data.RandomSampler(data, generator=generator)
+    options = {
+        "shuffle": {"batch_size": 20, "shuffle": True, "generator": generator},
+        "batch_sampler": {"batch_sampler": torch.utils.data.BatchSampler(sampler, 20, drop_last=False)},
+    }
+    rule = started(
+        guessable_seed.GuessableSeed(), private_optimizer=_Noise(), loader=DataLoader(data, **options[drawn_by])
+    )
+    rule.after_step(step())
+    assert "recompute the batches" in caution(rule)
+    generator.manual_seed(SECRET)
+    rule = started(
+        guessable_seed.GuessableSeed(), private_optimizer=_Noise(), loader=DataLoader(data, **options[drawn_by])
+    )
+    rule.after_step(step())
+    assert caution(rule) == ""
+
+
+@pytest.mark.parametrize("used_before", [0, 100])
+def test_a_small_seed_of_numpy_is_guessable_if_the_loop_draws_from_it(used_before):
+    state = np.random.get_state()
+    try:
+        np.random.seed(7)
+        np.random.random_sample(used_before)
+        rule = started(guessable_seed.GuessableSeed())
+        np.random.random_sample(5)
+        rule.after_step(step())
+        assert "numpy.random.seed(7)" in caution(rule)
+    finally:
+        np.random.set_state(state)
+
+
+class _TorchSource:
+    def __init__(self, seed):
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def normal(self, *shape):
+        return torch.randn(*shape, generator=self._generator)
+
+    def uniform(self, count):
+        return torch.rand(count, generator=self._generator).numpy()
+
+
+class _NumpySource:
+    def __init__(self, generator):
+        self._generator = generator
+
+    def normal(self, *shape):
+        return torch.tensor(self._generator.normal(size=shape), dtype=torch.float32)
+
+    def uniform(self, count):
+        return self._generator.random(count)
+
+
+SOURCES = {
+    "torch.Generator().manual_seed({})": _TorchSource,
+    "numpy.random.RandomState({})": lambda seed: _NumpySource(np.random.RandomState(seed % 2**32)),
+    "numpy.random.default_rng({})": lambda seed: _NumpySource(np.random.default_rng(seed)),
+}
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("whole", [False, True], ids=["by-tensor", "flat"])
+@pytest.mark.parametrize("width", [2, 6, 40])
+@pytest.mark.parametrize("code", SOURCES)
+def test_a_small_seed_of_the_loops_own_generator_lets_the_noise_be_recomputed(code, width, whole):
+    def noise(seed):
+        source = SOURCES[code](seed)
+        tensors = [source.normal(2 * width + 2)] if whole else [source.normal(2, width), source.normal(2)]
+        return 0.7 * torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+    for seed, text in ((42, code.format(42)), (SECRET, "")):
+        rule = started(guessable_seed.GuessableSeed(), model=nn.Linear(width, 2))
+        rule.after_step(step(noise=noise(seed)))
+        assert caution(rule).startswith(text)
+        assert ("recompute the noise" in caution(rule)) is bool(text)
+
+
+@pytest.mark.parametrize("code", SOURCES)
+def test_a_small_seed_of_the_loops_own_generator_lets_its_batches_be_recomputed(code):
+    for seed, text in ((0, code.format(0)), (SECRET, "")):
+        rule = started(guessable_seed.GuessableSeed())
+        rule.after_step(step(drawn=np.flatnonzero(SOURCES[code](seed).uniform(60_000) < 0.004)))
+        assert caution(rule).startswith(text)
+        assert ("recompute the batches" in caution(rule)) is bool(text)
+
+
+@pytest.mark.parametrize("drawn", [[], [0], [1, 2, 9], list(range(50))])
+def test_batches_that_any_generator_may_draw_match_no_seed(drawn):
+    rule = started(guessable_seed.GuessableSeed())
+    rule.after_step(step(drawn=np.array(drawn, dtype=np.int64), noise=torch.zeros(12)))
+    assert caution(rule) == ""
+
+
+@pytest.mark.parametrize(("noise", "near"), [(0.01, 16), (None, 0)])
+def test_copies_with_noise_are_counted(noise, near):
+    x, y = rows(count=100)
+    copies = x if noise is None else torch.cat([x, x + noise * torch.randn_like(x)])
+    rule = started(DuplicateRecords(), loader=loader(copies, y.repeat(len(copies) // 100)))
+    facts = rule.facts()
+    assert (facts["most"], facts["inspected"], facts["near"]) == (1, 16, near)
+    assert caution(rule) == ""
+
+
+def test_equal_rows_are_duplicates_unless_the_claim_is_for_groups():
+    x, y = rows()
+    assert caution(started(DuplicateRecords(), loader=loader(x, y))) == ""
+    copied = loader(torch.cat([x, x[:30].repeat(4, 1)]), torch.cat([y, y[:30].repeat(4)]))
+    rule = started(DuplicateRecords(), loader=copied)
+    assert "each of 30 records occurs up to 5 times: --group-size 5" in caution(rule)
+    assert caution(rule, RuleRun(own_loop=False, steps=1, delta=1e-5, group_size=5)) == ""
+
+
+SCALED = {
+    "mean 0 and deviation 1": lambda x: (x - x.mean(0)) / x.std(0),
+    "minimum 0 and maximum 1": lambda x: (x - x.amin(0)) / (x.amax(0) - x.amin(0)),
+    "minimum -1 and maximum 1": lambda x: 2.0 * (x - x.amin(0)) / (x.amax(0) - x.amin(0)) - 1.0,
+    "largest absolute value 1": lambda x: x / x.abs().amax(0),
+    "median 0 and quartile distance 1": lambda x: (
+        (x - x.quantile(0.5, 0)) / (x.quantile(0.75, 0) - x.quantile(0.25, 0))
+    ),
+}
+
+
+class _Repeated(torch.utils.data.Dataset):
+    """Each of 50 records three times, by its index."""
+
+    def __len__(self):
+        return 150
+
+    def __getitem__(self, index):
+        return rows(50)[0][index % 50]
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_copies_in_other_datasets_are_seen_in_a_batch(copies):
+    rule = started(DuplicateRecords(), loader=DataLoader(_Repeated(), batch_size=20))
+    drawn = np.asarray([3, 7, 11, 53, 103][: 2 + copies])
+    rule.observe({"0": rows(50)[0][drawn % 50]})
+    rule.after_step(step(drawn=drawn))
+    words = "In 1 of 1 inspected batches, drawn records are equal, up to 3 in one batch"
+    assert (words in caution(rule)) == (copies == 3)
+    assert caution(rule, RuleRun(own_loop=False, steps=100, delta=1e-5, group_size=3)) == ""
+
+
+def test_copies_in_joined_datasets_are_counted():
+    data = torch.utils.data.ConcatDataset([TensorDataset(*rows(50)), TensorDataset(*rows(50))])
+    rule = started(DuplicateRecords(), loader=DataLoader(data, batch_size=20))
+    assert "Of 100 rows, each of 50 records occurs up to 2 times" in caution(rule)
+
+
+@pytest.mark.parametrize("constants", SCALED)
+def test_features_and_targets_that_are_scaled_by_their_own_constants(constants):
+    x, y = rows()
+    text = caution(started(StandardizedFeatures(), loader=loader(SCALED[constants](x), y)))
+    assert text.startswith("6 of 6 columns have")
+    assert constants in text
+    text = caution(started(StandardizedFeatures(), loader=loader(x, SCALED[constants](x[:, :1]))))
+    assert text.startswith("Targets have")
+    assert constants in text
+
+
+def test_public_scales_flags_and_pixels_are_not_constants_of_the_records():
+    x, y = rows()
+    pixels = torch.randint(256, (len(x), 1, 2, 3)).float()
+    pixels[0], pixels[1] = 0.0, 255.0
+    public = (x, (x - 0.1) / 1.2, (x > 0).float(), (x > 0).float() - (x < -1).float())
+    for features in (*public, pixels / 255.0, pixels / 127.5 - 1.0, (pixels / 255.0 - 0.5) / 0.25):
+        assert caution(started(StandardizedFeatures(), loader=loader(features, y))) == ""
+    assert caution(started(StandardizedFeatures(), loader=loader(x, (x[:, :1] - 7.0) / 4.0))) == ""
+    channels = (pixels - pixels.mean()) / pixels.std()
+    assert "Channels of the images" in caution(started(StandardizedFeatures(), loader=loader(channels, y)))
+
+
+def test_weights_and_a_bias_from_the_counts_of_labels():
+    x, _ = rows()
+    y = (torch.arange(len(x)) % 5 > 1).long()
+    counts = torch.bincount(y).double()
+
+    def observed(criterion, labels=y, bias=None):
+        model = nn.Linear(6, 2)
+        model.bias.data = torch.zeros(2) if bias is None else bias.float()
+        rule = started(ClassWeightsFromLabels(), model=model, loader=loader(x, labels))
+        outputs = model(x) if labels is y else model(x)[:, 0]
+        criterion(outputs, labels)
+        rule.stop()
+        return caution(rule)
+
+    weights = (1.0 / counts, counts.mean() / counts, counts**-0.5, 0.001 / (1.0 - 0.999**counts), 1.0 - counts / len(y))
+    assert all("CrossEntropyLoss" in observed(nn.CrossEntropyLoss(weight=weight.float())) for weight in weights)
+    assert "BCE" in observed(nn.BCEWithLogitsLoss(pos_weight=(counts[0] / counts[1]).float()), y.float())
+    assert "bias" in observed(nn.CrossEntropyLoss(), bias=(counts / len(y)).log())
+    assert observed(nn.CrossEntropyLoss(), bias=(counts / len(y)).log() + torch.tensor([0.0, 1e-4])) == ""
+    assert observed(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0]))) == ""
+    assert observed(nn.BCEWithLogitsLoss(pos_weight=torch.tensor(3.0)), y.float()) == ""
+
+
+def test_another_optimizer_is_seen_only_in_the_block():
+    model, other = nn.Linear(6, 2), nn.Linear(6, 2)
+    own, second = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.Adam(other.parameters())
+    for p in (*model.parameters(), *other.parameters()):
+        p.grad = torch.ones_like(p)
+    second.step()
+    rule = started(SecondOptimizer(), model=model, optimizer=own)
+    own.step()
+    assert caution(rule) == ""
+    second.step()
+    rule.stop()
+    second.step()
+    assert caution(rule) == "Another optimizer (Adam) stepped 1 time on 2 tensors outside the model."
+
+
+@pytest.mark.parametrize(("number", "words"), [(3, "3"), (25, "At least 20")])
+def test_equal_optimizers_are_counted(number, words):
+    model, copies = nn.Linear(6, 2), [nn.Linear(6, 2) for _ in range(number)]
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    rule = started(SecondOptimizer(), model=model, optimizer=own)
+    for of_client in [torch.optim.SGD(of_copy.parameters(), lr=0.1) for of_copy in copies]:
+        of_client.step()
+        of_client.step()
+    rule.stop()
+    assert caution(rule) == f"{words} other optimizers (SGD) stepped 2 times each on 2 tensors outside the model."
+
+
+def test_a_model_that_was_trained_before():
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert caution(started(TrainedBefore(), model=model, optimizer=optimizer)) == ""
+    for _ in range(20):
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    assert "at least 21 times" in caution(started(TrainedBefore(), model=model, optimizer=optimizer))
+    assert caution(started(TrainedBefore(), model=model, optimizer=optimizer, resumes=True)) == ""
+
+
+class OwnPlateau(torch.optim.lr_scheduler.ReduceLROnPlateau):
+    """A subclass of a script."""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.lr_scheduler.ReduceLROnPlateau, OwnPlateau])
+@pytest.mark.parametrize("saved", [False, True], ids=["new", "saved"])
+def test_a_scheduler_that_follows_a_metric_of_this_optimizer(kind, saved):
+    """Also if the script has read the scheduler's dictionary of attributes, as for a checkpoint."""
+    optimizers = [torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1) for _ in range(3)]
+    schedulers = [kind(optimizers[0]), torch.optim.lr_scheduler.StepLR(optimizers[2], 1)]
+    if saved:
+        assert "num_bad_epochs" in schedulers[0].state_dict()
+        assert schedulers[1].state_dict()
+    assert "follows a metric" in caution(started(MetricScheduler(), optimizer=optimizers[0]))
+    assert caution(started(MetricScheduler(), optimizer=optimizers[1])) == ""
+    assert caution(started(MetricScheduler(), private_optimizer=optimizers[2])) == ""
+
+
+def test_a_scheduler_made_during_the_training_is_counted_once():
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    rule = started(MetricScheduler(), optimizer=optimizer, private_optimizer=optimizer)
+    assert caution(rule) == ""
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    assert scheduler.state_dict()
+    rule.stop()
+    del scheduler
+    rule.stop()
+    assert rule.facts() == {"schedulers": 1}
+
+
+def test_batches_that_are_scaled_by_their_largest_norm():
+    generator = np.random.default_rng(5)
+    scaled, clipped = OneNormAtTheBound(), OneNormAtTheBound()
+    for number in range(1, 40):
+        norms = generator.uniform(0.5, 3.0, 20)
+        scaled.after_step(step(number, norms=norms / norms.max()))
+        clipped.after_step(step(number, norms=np.minimum(norms, 1.0)))
+    assert "In 39 of 39 batches" in caution(scaled)
+    assert caution(clipped) == ""
+
+
+def test_batches_that_are_clipped_as_one():
+    """Honest norms differ, or all are at the clip norm, or all gradients are normalized to one length."""
+    generator = np.random.default_rng(6)
+    norms = {
+        "as one": lambda: np.full(20, generator.uniform(0.1, 0.9)),
+        "sometimes longer": lambda: np.full(20, min(1.0, generator.uniform(0.1, 3.0))),
+        "by record": lambda: np.minimum(generator.uniform(0.2, 1.5, 20), 1.0),
+        "all clipped": lambda: np.ones(20),
+        "normalized": lambda: np.full(20, 0.5),
+        "no gradients": lambda: np.zeros(20),
+        "groups": lambda: np.repeat(generator.uniform(0.1, 0.9, 5), 4),
+    }
+    found = {}
+    for name, draw in norms.items():
+        rule = EqualNorms()
+        for number in range(1, 200):
+            rule.after_step(step(number, norms=draw()))
+        found[name] = caution(rule)
+    assert [name for name, text in found.items() if text] == ["as one", "sometimes longer"]
+    assert found["as one"] == "In 199 of 199 batches all contributions have one norm, below the clip norm."
+
+
+def test_widths_of_inputs_that_vary_with_the_batch():
+    def observed(shapes, drawn=20):
+        rule, model = model_inputs.VaryingPadding(), nn.Flatten()
+        rule.start(RuleSetup(model=model))
+        for number, shape in enumerate(shapes, start=1):
+            model(torch.zeros(shape, requires_grad=True))
+            rule.after_step(step(number, drawn=np.arange(drawn if isinstance(drawn, int) else drawn[number - 1])))
+        rule.stop()
+        return caution(rule)
+
+    assert "2 widths, 7 to 9" in observed([(20, 7), (20, 9)])
+    assert observed([(20, 7), (18, 7)], [20, 18]) == ""
+    assert observed([(7, 20), (7, 18)], [20, 18]) == ""  # the batch is the second dimension
+    assert observed([(7, 7), (7, 18)], [7, 18]) == ""  # also if it is once as large as the first
+    assert "2 widths, 7 to 9" in observed([(7, 7), (18, 9)], [7, 18])
+
+
+class Trimming(nn.Module):
+    """Cuts tokens (b, 12) to the longest record, before or after the embedding."""
+
+    def __init__(self, *, trims):
+        super().__init__()
+        self.trims, self.table, self.out = trims, nn.Embedding(9, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens):
+        tokens = tokens[:, : int((tokens > 0).sum(1).max())] if self.trims else tokens
+        return self.out(self.table(tokens).mean(1))
+
+
+@pytest.mark.parametrize("trims", [True, False])
+def test_a_model_that_cuts_its_inputs_to_the_longest_record(trims):
+    rule, model = model_inputs.VaryingPadding(), Trimming(trims=trims)
+    rule.start(RuleSetup(model=model))
+    for number, longest in enumerate((12, 9, 11, 12), start=1):
+        model(torch.ones(20 + number, 12, dtype=torch.long) * (torch.arange(12) < longest))
+        rule.after_step(step(number, drawn=np.arange(20 + number)))
+    assert model.table._forward_pre_hooks
+    rule.stop()
+    assert not model.table._forward_pre_hooks
+    assert caution(rule).startswith("In the first steps, the input of layer table has 3 widths, 9 to 12") == trims
+    assert (caution(rule) == "") != trims
+
+
+@pytest.mark.parametrize("is_padded_to_one_length", [False, True])
+def test_records_that_the_loader_pads_to_their_own_length(is_padded_to_one_length):
+    """All batches may have a longest record, so that their widths are equal."""
+    records = [torch.ones(3 + number % 6, 2) for number in range(90)]
+
+    def collate(batch):
+        torch.randn(1), np.random.rand(), random.random()
+        padded = nn.utils.rnn.pad_sequence([*batch, torch.ones(9, 2)] if is_padded_to_one_length else batch, True)
+        return {"x": padded[: len(batch)], "y": torch.zeros(len(batch))}
+
+    rule, model = model_inputs.VaryingPadding(), nn.Flatten()
+    rule.start(RuleSetup(model=model, loader=DataLoader(records, batch_size=9, collate_fn=collate)))
+    model(torch.zeros((9, 8, 2), requires_grad=True))
+    rule.after_step(step(1, drawn=np.arange(9)))
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    rule.stop()
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (random.getstate(), np.random.get_state()[1].tolist())
+    assert ("records have widths 3 to" in caution(rule)) != is_padded_to_one_length
+
+
+def test_mixtures_of_two_records_are_not_augmentations_of_one():
+    x, y = rows(width=16)
+    drawn = np.arange(10, 40)
+    batch = x[drawn.tolist()]
+
+    def observed(inputs):
+        model = nn.Linear(16, 2)
+        rule = started(model_inputs.ChangedInputs(), model=model, loader=loader(x, y))
+        model(inputs)
+        rule.after_step(step(drawn=drawn))
+        rule.stop()
+        return caution(rule)
+
+    assert observed(batch) == ""
+    assert observed(batch.flip(1)) == ""
+    assert observed(batch + 0.1 * torch.randn(batch.shape, generator=torch.Generator().manual_seed(1))) == ""
+    assert observed(0.5 * batch) == ""
+    assert observed(batch.flip(0)) == ""  # sorted, for example by length
+    assert observed(torch.cat([batch[:, :8], torch.zeros(30, 8)], 1)) == ""
+    assert "8 of 8 inspected rows" in observed(0.7 * batch + 0.3 * batch.roll(1, 0))
+    assert "8 of 8 inspected rows" in observed(torch.cat([batch[:, :8], batch.roll(1, 0)[:, 8:]], 1))
+
+
+def test_inputs_with_mean_0_over_each_batch_are_not_scaled_records():
+    def observed(scale):
+        model, x = nn.Linear(6, 2), rows()[0]
+        rule = started(model_inputs.ChangedInputs(), model=model)
+        for number in range(1, 8):
+            model(scale(x[number : number + 30]))
+            rule.after_step(step(number, drawn=np.arange(number, number + 30)))
+        rule.stop()
+        return caution(rule)
+
+    assert "In 7 of 7 inspected batches" in observed(lambda batch: batch - batch.mean(0))
+    assert observed(lambda batch: batch - batch.mean(1, keepdim=True)) == ""
+    assert observed(lambda batch: batch) == ""
+
+
+def test_rules_over_the_counts_of_a_run():
+    counts = {"own_loop": False, "steps": 86, "delta": 1e-5, "records": 200, "rate": 0.01, "drawn_batches": 100}
+    assert "14 of 100 drawn batches" in EmptyBatchSkipped.caution({}, RuleRun(**counts, empty_steps=0))
+    assert EmptyBatchSkipped.caution({}, RuleRun(**counts, empty_steps=10)) == ""
+    assert EmptyBatchSkipped.caution({}, RuleRun(**{**counts, "records": 2000}, empty_steps=0)) == ""
+    own = {**counts, "own_loop": True, "drawn_batches": None, "records": 40, "rate": 0.05}  # P(no empty) = 0.87^steps
+    text = EmptyBatchSkipped.caution({}, RuleRun(**{**own, "steps": 101}, empty_steps=0))
+    assert "None of 101 steps has an empty batch, where about 13 are expected" in text
+    assert EmptyBatchSkipped.caution({}, RuleRun(**{**own, "steps": 100}, empty_steps=0)) == ""
+    assert EmptyBatchSkipped.caution({}, RuleRun(**{**own, "steps": 101}, empty_steps=1)) == ""
+    assert EmptyBatchSkipped.caution({}, RuleRun(**{**own, "steps": 101}, empty_steps=None)) == ""
+    assert LargeDelta.caution({}, RuleRun(own_loop=False, steps=1, delta=0.01, records=100))
+    assert LargeDelta.caution({}, RuleRun(own_loop=False, steps=1, delta=0.009, records=100)) == ""
+    rows_of = {"own_loop": False, "steps": 1, "delta": 1e-5, "drawn_records": 3000}
+    assert "2 rows for each record" in MoreRows.caution({}, RuleRun(**rows_of, gradient_rows=6000))
+    assert MoreRows.caution({}, RuleRun(**rows_of, gradient_rows=3000)) == ""
+    steps = {"own_loop": False, "steps": 60, "delta": 1e-5, "norm_steps": 60}
+    assert ZeroGradientRows.caution({}, RuleRun(**steps, zero_quarter_steps=58))
+    assert ZeroGradientRows.caution({}, RuleRun(**steps, zero_quarter_steps=10)) == ""
+
+
+class Broken(TrainingRule):
+    stopped = False
+
+    def after_step(self, step):
+        raise RuntimeError("no")
+
+    def stop(self):
+        Broken.stopped = True
+
+
+def test_a_rule_that_fails_ends_alone():
+    broken = Rule(name="broken", summary="", why="", fix="", code=f"{__name__}:Broken")
+    observed = ObservedRules([broken, RULES[0]])
+    observed.start(RuleSetup(model=nn.Linear(2, 2)))
+    observed.after_step(step())
+    facts = observed.facts()
+    assert Broken.stopped
+    assert facts["broken"] == {"error": "RuntimeError: no"}
+    assert "torch" in facts["guessable-seed"]
+
+
+def test_every_rule_has_code_and_texts():
+    assert len({rule.name for rule in RULES}) == len(RULES) >= 15
+    for rule in RULES:
+        assert issubclass(code_of(rule), TrainingRule)
+        assert rule.summary
+        assert rule.why.endswith(".")
+        assert rule.fix.endswith(".")
+        code_of(rule).caution(code_of(rule)().facts(), RUN)
+
+
+def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, **options):
+    torch.manual_seed(seed)
+    model = nn.Linear(6, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    epsilons = []
+    given = {"noise_multiplier": 1.0, "clip_norm": 1.0, "rate": 0.05, "records": 400}
+    with dpspec.record(folder, model=model, optimizer=optimizer, **given, **options) as run:
+        for _ in range(steps):
+            drawn = (torch.rand(400) < 0.05).nonzero().squeeze(1)
+            total = [torch.zeros_like(p) for p in model.parameters()]
+            std = noise * torch.ones(())
+            drawn_noise = [std * torch.randn_like(p) for p in model.parameters()]
+            for p, t, z in zip(model.parameters(), total, drawn_noise, strict=True):
+                p.grad = (t + z) / 20
+            optimizer.step()
+            run.sampled(drawn)
+            run.clipped(torch.full((len(drawn),), 1e-6))
+            run.summed(total)
+            run.noised(drawn_noise)
+            run.stepped()
+            if is_asked:
+                epsilons.append(run.epsilon(1e-5))
+    return epsilons, run
+
+
+@pytest.mark.ci
+def test_a_caution_fails_the_check_until_it_is_accepted(tmp_path):
+    with torch.random.fork_rng(), pytest.warns(UserWarning, match="rule guessable-seed") as caught:
+        epsilons, run = own_loop(tmp_path / "run", seed=0, is_asked=True)
+    assert len([one for one in caught if "guessable-seed" in str(one.message)]) == 1
+    found = dpspec.check(tmp_path / "run", epsilon=8)
+    assert (found.proved, found.passed, found.cautions) == (True, False, ("guessable-seed",))
+    assert repr(found) == f"CheckedRun(proved=True, epsilon={found.epsilon:.4g}, cautions=['guessable-seed'])"
+    accepted = dpspec.check(tmp_path / "run", epsilon=8, accept=["guessable-seed"])
+    assert accepted.passed
+    assert dpspec.check(tmp_path / "run", epsilon=8, ignore=["guessable-seed"]).passed
+    assert dpspec.check(tmp_path / "run", epsilon=8, select=["large-delta"]).passed
+    with pytest.raises(dpspec.errors.UsageError, match="is no rule"):
+        dpspec.check(tmp_path / "run", epsilon=8, accept=["guessable-sed"])
+    assert epsilons[-1] == found.epsilon == run.summary()["epsilon"]
+    assert 0.0 < epsilons[0] < epsilons[-1]
+
+
+def test_an_own_loop_costs_what_its_measured_noise_supports(tmp_path):
+    with torch.random.fork_rng():
+        own_loop(tmp_path / "sound", seed=SECRET)
+        own_loop(tmp_path / "less", seed=SECRET, noise=0.95)
+    sound, less = (dpspec.check(tmp_path / name, epsilon=8).epsilon for name in ("sound", "less"))
+    from dpspec.accounting import Mixture, PrivacyLoss
+
+    executed = PrivacyLoss(((Mixture.poisson(1, 0.05, 0.95), 60),)).epsilon(1e-5).lower
+    assert sound < executed < less
+    assert not dpspec.check(tmp_path / "less", epsilon=executed).proved
+
+
+@pytest.mark.ci
+def test_a_recording_is_overwritten_or_numbered(tmp_path):
+    with torch.random.fork_rng():
+        own_loop(tmp_path / "run", seed=SECRET, steps=3)
+        with pytest.raises(dpspec.errors.UsageError, match=r"runs/\{n\}.*overwrite=True.*resume=True"):
+            own_loop(tmp_path / "run", seed=SECRET, steps=3)
+        own_loop(tmp_path / "run", seed=SECRET, steps=4, overwrite=True)
+        assert dpspec.check(tmp_path / "run").result.audits[0].recording.facts["steps"] == 4
+        for number in (1, 2):
+            _, run = own_loop(tmp_path / "run-{n}", seed=SECRET, steps=1)
+            assert run.folder == tmp_path / f"run-{number}"
+        (tmp_path / "run" / "notes.txt").write_text("mine")
+        with pytest.raises(dpspec.errors.UsageError, match=r"notes.txt is none"):
+            own_loop(tmp_path / "run", seed=SECRET, steps=3, overwrite=True)
+        assert (tmp_path / "run" / "steps.log").exists()

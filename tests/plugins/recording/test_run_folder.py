@@ -1,0 +1,326 @@
+"""The folder: one recorder alone, readable up to the step where its writer was killed, refused if it was changed."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import random
+import resource
+import shutil
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import torch
+from support.checked_runs import Question, check_run
+from support.plain_loop import plain_loop, rebuilt
+from torch import nn
+
+import dpspec
+from dpspec.cli.app import main
+from dpspec.errors import DpspecError, RecordingError, UsageError
+from dpspec_recording.folder.facts import Facts, read_facts
+from dpspec_recording.folder.run_folder import (
+    INTERNAL,
+    LONGEST,
+    MARK,
+    STEPS,
+    JournalWriter,
+    RunFolder,
+    _require_sane,
+    read_frames,
+)
+from dpspec_recording.folder.step_record import InternalStep, PublicStep
+from dpspec_recording.judge.recorded_run import _summed_norms
+
+
+@pytest.fixture
+def sound(recordings):
+    return recordings["custom loop"]
+
+
+def test_a_second_recorder_of_a_folder_is_refused_while_the_first_writes_and_after(tmp_path):
+    model = nn.Linear(2, 2)
+    first, second = (dpspec.record(tmp_path / "run", model=model) for _ in range(2))
+    with first as run:
+        with pytest.raises(UsageError, match="already holds a recording, or another recorder writes there"):
+            second.__enter__()
+        run.stepped()
+    with pytest.raises(UsageError, match="already holds a recording"):
+        dpspec.record(tmp_path / "run", model=model).__enter__()
+    assert len(list(RunFolder.open(tmp_path / "run").steps())) == 2
+
+
+def test_a_folder_of_something_else_and_the_loader_are_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("ten years")
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(4, 2)), batch_size=2)
+    before = type(loader.batch_sampler)
+    with pytest.raises(UsageError, match=r"already holds thesis.tex"):
+        dpspec.record(tmp_path, model=nn.Linear(2, 2), loader=loader).__enter__()
+    assert type(loader.batch_sampler) is before
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(UsageError, match="is not a folder"):
+        dpspec.record(tmp_path / "thesis.tex", model=nn.Linear(2, 2)).__enter__()
+
+
+def test_a_recording_without_its_internal_part_says_so(recordings, tmp_path):
+    recordings.copy("custom loop", tmp_path / "run")
+    (tmp_path / "run" / INTERNAL).unlink()
+    checked = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert checked.verdict == "open"
+    assert "per-record-clipping" in checked.reason or "sampling" in checked.reason
+    assert {one.name for one in checked.assumptions if one.status == "unchecked"} == {
+        "sampling",
+        "per-record-clipping",
+        "model-state",
+    }
+
+
+class Noon:
+    """A clock that stands still."""
+
+    @staticmethod
+    def now(zone):
+        return datetime(2026, 1, 2, 12, tzinfo=zone)
+
+
+def test_an_internal_part_of_another_run_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpspec_recording.origin.datetime", Noon)
+    for seed in (1, 2):
+        plain_loop(tmp_path / f"{seed}", 3, seed=seed)
+    shutil.copy(tmp_path / "2" / INTERNAL, tmp_path / "1")
+    assert (tmp_path / "1" / MARK).read_bytes() == (tmp_path / "2" / MARK).read_bytes()
+    with pytest.raises(RecordingError, match=r"internal.log: does not end with the digest"):
+        check_run(tmp_path / "1", Question())
+
+
+def fuzzed(content, chance):
+    """Write an edited file."""
+    data = bytearray(content)
+    for _ in range(chance.randint(1, 4)):
+        kind = chance.choice(("flip", "cut", "insert", "repeat", "fill"))
+        place = chance.randrange(len(data) + 1)
+        if kind == "flip" and place < len(data):
+            data[place] = chance.randrange(256)
+        elif kind == "cut":
+            del data[place : place + chance.randint(1, 60)]
+        elif kind == "insert":
+            data[place:place] = bytes(chance.randrange(256) for _ in range(chance.randint(1, 20)))
+        elif kind == "repeat":
+            data[place:place] = data[max(0, place - 80) : place]
+        elif kind == "fill":
+            data[place : place + 8] = b"\xff" * 8
+    return bytes(data)
+
+
+@pytest.mark.ci
+def test_a_fuzzed_folder_is_read_or_refused_by_an_error_of_ours(sound, tmp_path):
+    chance = random.Random(20)
+    sound = {name: (sound / name).read_bytes() for name in (MARK, STEPS, INTERNAL)}
+    target = tmp_path / "changed"
+    target.mkdir()
+    refused = []
+    for _ in range(250):
+        for name, content in sound.items():
+            (target / name).write_bytes(content)
+        name = chance.choice(list(sound))
+        (target / name).write_bytes(fuzzed(sound[name], chance))
+        try:
+            check_run(target, Question(delta=1e-5, epsilon=1.0))
+        except DpspecError as error:
+            refused.append(error)
+    assert all(str(target) in str(error) for error in refused)
+    assert sum(error.exit_code == 3 for error in refused) > 180
+
+
+HOSTILE = {
+    "layers": lambda h, p, i: (replace(h, layers=(("0.weight", 2**47), ("0.bias", 1))), p, i),
+    "rates": lambda h, p, i: (h, [replace(s, rate=1e-300 * (1 + s.step % 2)) for s in p], i),
+    "noise": lambda h, p, i: (h, [replace(s, noise_squares=1e308, deviation=1e-300) for s in p], i),
+    "one-noise": lambda h, p, i: (h, [replace(s, noise_squares=5e-324 if s.step == 4 else 1.0) for s in p], i),
+    "infinite": lambda h, p, i: (h, [replace(s, noise_multiplier=float("inf"), deviation=float("inf")) for s in p], i),
+    "norms": lambda h, p, i: (h, p, [replace(s, largest=-1e308, sum_norm=float("inf")) for s in i]),
+    "many-noises": lambda h, p, i: (h, [replace(s, noise_multiplier=0.5 + 1e-3 * s.step) for s in p], i),
+    "accountant": lambda h, p, i: (replace(h, accountant="\x1b[31mrdp", told_before=2**53), p, i),
+}
+
+
+#: Not refused, so that groups of three are bounded.
+BOUNDED = ("layers", "many-noises")
+
+
+@pytest.mark.parametrize(
+    "change", [pytest.param(HOSTILE[name], marks=[pytest.mark.ci] * (name in BOUNDED), id=name) for name in HOSTILE]
+)
+def test_impossible_numbers_are_answered_or_refused_in_bounded_memory(change, sound, tmp_path, capsys):
+    made = rebuilt(sound, tmp_path / "made", change)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    code = main(["check", str(made), "--epsilon", "1", "--group-size", "3"])
+    assert code in (1, 3)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_000_000
+    printed = capsys.readouterr()
+    assert "\x1b[31m" not in printed.out
+    assert "bug" not in printed.err
+
+
+def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
+    facts = next(dataclasses.asdict(one) for one in RunFolder.open(sound).steps() if isinstance(one, Facts))
+    others = [
+        {"gradients": {"steps": 1, "summed": 1, "different": 1, "hidden": 10**400}},
+        {"gradients": [1, 1, 1, 0.0]},
+        {"seeds": {"shared": 1}},
+        {"drawn_batches": -1},
+        {"seconds": 10**400},
+        {"buffers": [[]] * 1000},
+        {"error": "a" * 500},
+        {"history": [["a", {}, []]]},
+        {"more": 1},
+    ]
+    for number, other in enumerate([*others, *({name: None} for name in ("outside", "resumed", "buffers"))]):
+        made = rebuilt(sound, tmp_path / f"{number}", end=other)
+        assert main(["check", str(made), "--epsilon", "1"]) == 3
+        assert f"{made}" in "".join(capsys.readouterr().err.split("\n"))
+    optional = {"rules", "error"}
+    for absent in facts.keys() - optional:  # an absent count is not a count of zero
+        with pytest.raises(RecordingError, match=absent):
+            read_facts({name: value for name, value in facts.items() if name != absent}, "here")
+
+
+def test_the_header_is_read_key_by_key(tmp_path):
+    plain_loop(tmp_path / "run", steps=1)
+    mark = tmp_path / "run" / MARK
+    header = json.loads(mark.read_text())
+    for key, value in [
+        ("dpspec-run", 2),
+        ("rate", float("nan")),
+        ("records", -1),
+        ("layers", [["a", -1]]),
+        ("notes", ["a" * 500]),
+        ("versions", {"a": 1}),
+        ("canaries", 600),
+        ("left_out", 500),
+    ]:
+        mark.write_text(json.dumps({**header, key: value}))
+        with pytest.raises(DpspecError, match=r"run\.json") as error:
+            RunFolder.open(tmp_path / "run")
+        assert error.value.exit_code == 3
+        assert key in str(error.value) or "format" in str(error.value)
+
+
+def test_pipes_and_links_are_not_followed(tmp_path):
+    plain_loop(tmp_path / "run", steps=1)
+    (tmp_path / "run" / STEPS).unlink()
+    os.mkfifo(tmp_path / "run" / STEPS)
+    assert main(["check", str(tmp_path / "run")]) == 3
+    (tmp_path / "run" / STEPS).unlink()
+    (tmp_path / "run" / STEPS).symlink_to("/dev/zero")
+    assert main(["check", str(tmp_path / "run")]) == 3
+
+
+@pytest.mark.parametrize(("make", "code"), [(lambda p: None, 2), (Path.mkdir, 3), (Path.touch, 2)])
+def test_what_is_no_folder_of_a_run_is_said(make, code, tmp_path, capsys):
+    make(tmp_path / "run")
+    assert main(["check", str(tmp_path / "run")]) == code
+    assert str(tmp_path / "run") in capsys.readouterr().err
+
+
+def test_a_recording_without_a_step_has_nothing_to_check(tmp_path, capsys):
+    with dpspec.record(tmp_path / "run", model=nn.Linear(2, 2)):
+        pass
+    assert main(["check", str(tmp_path / "run")]) == 5
+    assert "never stepped" in capsys.readouterr().err
+
+
+# Frames under a chain of digests.
+
+FIRST = hashlib.sha256(b"header").digest()
+PAYLOADS = [b"one", b"", b"three" * 40]
+
+
+@pytest.fixture
+def journal(tmp_path):
+    writer = JournalWriter(tmp_path / "a.log", FIRST)
+    digests = [writer.append(kind, payload)[0] for kind, payload in enumerate(PAYLOADS, start=1)]
+    writer.close()
+    return tmp_path / "a.log", digests
+
+
+def test_the_digest_is_that_of_the_format(journal):
+    path, _ = journal
+    head = b"\x03\x00\x00\x00\x01"
+    digest = hashlib.sha256(FIRST + head + b"one").digest()[:16]
+    assert path.read_bytes().startswith(head + b"one" + digest)
+
+
+def test_a_file_cut_anywhere_reads_up_to_its_last_whole_frame(journal):
+    path, _ = journal
+    content = path.read_bytes()
+    ends = [5 + 3 + 16, 2 * 21 + 3, len(content)]
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        assert len(list(read_frames(path, FIRST))) == sum(end <= length for end in ends)
+
+
+def test_a_changed_frame_is_refused(journal):
+    path, _ = journal
+    changed = bytearray(path.read_bytes())
+    changed[30] ^= 0x41
+    path.write_bytes(bytes(changed))
+    with pytest.raises(RecordingError, match=r"a\.log: frame 2"):
+        list(read_frames(path, FIRST))
+
+
+def test_other_frames_are_refused_and_files_are_not_written_over(journal, tmp_path):
+    path, _ = journal
+    with pytest.raises(RecordingError, match="frame 1 at byte 0"):
+        list(read_frames(path, hashlib.sha256(b"other").digest()))
+    with pytest.raises(FileExistsError):
+        JournalWriter(path, FIRST)
+    writer = JournalWriter(tmp_path / "b.log", FIRST)
+    with pytest.raises(ValueError, match="at most"):
+        writer.append(1, bytes(LONGEST + 1))
+    writer.close()
+    (tmp_path / "huge.log").write_bytes(b"\xff\xff\xff\xff\x01" + b"0" * 64)
+    with pytest.raises(RecordingError, match="at most"):
+        list(read_frames(tmp_path / "huge.log", FIRST))
+
+
+def test_a_missing_log_is_named(sound, tmp_path):
+    copy = shutil.copytree(sound, tmp_path / "run")
+    (copy / STEPS).unlink()
+    with pytest.raises(RecordingError, match="missing"):
+        list(RunFolder.open(copy).steps())
+
+
+@pytest.mark.parametrize("name", ["rate", "told_rate"])
+def test_subnormal_numbers_are_refused(name):
+    _require_sane(PublicStep(step=1, **{name: 0.0}))
+    with pytest.raises(ValueError, match=name):
+        _require_sane(PublicStep(step=1, **{name: 5e-324}))
+
+
+@pytest.mark.parametrize("divisor", [0.0, -64.0])
+def test_a_divisor_is_above_0(divisor: float) -> None:
+    _require_sane(PublicStep(step=1, divisor=5e-324))
+    with pytest.raises(ValueError, match="divisor must be above 0"):
+        _require_sane(PublicStep(step=1, divisor=divisor))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 9, 50])
+def test_the_bound_on_summed_norms(rows):
+    norms = torch.rand(rows, dtype=torch.float64)
+    quartiles = torch.quantile(norms, torch.tensor([0.25, 0.5, 0.75, 1.0], dtype=torch.float64)) if rows else [0.0] * 4
+    named = dict(zip(("lower", "middle", "upper", "largest"), map(float, quartiles), strict=True))
+    bound = _summed_norms(InternalStep(step=1, **named), float(rows))
+    assert float(norms.sum()) <= bound + 1e-12 <= rows + 1e-9
+
+
+def test_a_sum_must_not_be_longer_than_the_reported_norms(tmp_path, sound):
+    question = Question(delta=1e-5, epsilon=100.0)
+    assert check_run(sound, question).verdict == "proved"
+    plain_loop(tmp_path / "run", 12, norm=1e-9)
+    found = check_run(tmp_path / "run", question)
+    assert found.verdict == "open"
+    channel = found.channel("sensitivity")
+    assert channel.status == "violated"
