@@ -6,7 +6,7 @@ from dpspec.contract.sampling import SCHEMES
 from dpspec.sampling import scheme_named
 from dpspec.stats.conformance.table import TABLE, Row
 from dpspec_recording.judge.channels import KINDS
-from dpspec_recording.judge.conditions import TESTED
+from dpspec_recording.outcomes.conditions import TESTED
 from generator.markdown import cell, tidy
 
 #: The checks of a recording: by name, what their tests compare.

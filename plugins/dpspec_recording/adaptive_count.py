@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MethodType
 from typing import Any
 
-from dpspec_recording.folder.probe_facts import AdaptiveFacts
+from dpspec_recording.folder.merging import AdaptiveFacts
 from dpspec_recording.watching.step_hooks import put_method
 
 #: The attributes of the optimizer that choose the clip norm, which must be constants.

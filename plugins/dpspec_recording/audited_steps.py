@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass, field
 
 from dpspec.errors import UsageError
-from dpspec_recording.folder.probe_facts import AuditFacts
+from dpspec.json_records import Count
+from dpspec_recording.folder.merging import Number, join_by
 
 #: The number of first steps that are audited.
 FIRST = 50
@@ -23,6 +25,31 @@ SHARE = 0.1
 
 #: The probability with which the number of :func:`found_faults` faulty steps is found.
 POWER = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditFacts:
+    """The audited steps. share: the probability of an audit after the first steps."""
+
+    # ranks audit the steps that all of them make
+    steps: Count = field(metadata=join_by(min, sum))
+    audited: Count = field(metadata=join_by(min, sum))
+    share: Number = field(metadata=join_by(min))
+
+    @property
+    def are_whole(self) -> bool:
+        """Whether all steps were audited."""
+        return self.audited == self.steps
+
+    @property
+    def limit(self) -> float:
+        """The share of wrong steps that the audits find; 0 if they cover all."""
+        return 0.0 if self.are_whole else found_faults(self.steps, self.share) / self.steps
+
+    @property
+    def note(self) -> str:
+        """``at 60 of 200 steps``."""
+        return f"at {self.audited} of {self.steps} steps"
 
 
 class AuditedSteps:

@@ -41,7 +41,7 @@ MECHANISM = dps.Mechanism(
     recordable=True,
     missing=True,
     tokens=True,
-    assumptions=("dpspec_recording.judge.channels", "dpspec_recording.judge.conditions"),
+    assumptions=("dpspec_recording.judge.channels", "dpspec_recording.outcomes.conditions"),
 )
 
 

@@ -8,7 +8,7 @@ import secrets
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,15 @@ from dpspec_recording.audited_steps import SHARE, AuditedSteps
 from dpspec_recording.early_warnings import warn_at_first_step
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.probe_facts import ScaledFacts
+from dpspec_recording.folder.merging import ScaledFacts
 from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
 from dpspec_recording.folder.weights import TensorDigest
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
+from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.probes.probe import Training, listeners
 from dpspec_recording.ranks.group import Group, meet
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.ranks.shards import local
@@ -47,18 +49,15 @@ from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.ghost_sums import ShardedGhostSums
 from dpspec_recording.sums.reported_gradients import ReportedGradients
 from dpspec_recording.watching.arrays import ReportedUpdates
-from dpspec_recording.watching.loaded_weights import LoadedWeights
-from dpspec_recording.watching.model_state import ModelState
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.noise_watch import NoiseWatch
-from dpspec_recording.watching.optimizer_state import AuditedUpdates, adds_in_place, is_fresh
+from dpspec_recording.watching.optimizer_updates import adds_in_place
 from dpspec_recording.watching.optimizer_watch import Entering, OpacusWatch
 from dpspec_recording.watching.options import UNKNOWN, OptionWatch
-from dpspec_recording.watching.other_engines import OtherEngines
-from dpspec_recording.watching.parameter_watch import GradientParameters, ParameterWatch
-from dpspec_recording.watching.sampler_watch import SamplerWatch, SeedWatch
+from dpspec_recording.watching.parameter_watch import ParameterWatch
+from dpspec_recording.watching.sampler_watch import SamplerWatch
 from dpspec_recording.watching.state_watch import StateWatch
-from dpspec_recording.watching.step_hooks import ScalerWatch, attach_step_hooks
+from dpspec_recording.watching.step_hooks import attach_step_hooks
 
 #: Whether this torch can train in several processes.
 _DISTRIBUTED = torch.distributed.is_available()
@@ -150,24 +149,28 @@ class WatchedTraining:
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
-        self._loaded = LoadedWeights(self._watch, None if part > 1 else self._watch.advance)
-        self._loaded.attach(inner_module(training_parts.model), self.guarded, self._undo)
-        self._others = OtherEngines([training_parts.optimizer, inner], self._undo)
-        self._model_state = ModelState(training_parts.model, trained)
+        self._watched = Training(
+            parts=training_parts,
+            optimizer=inner,
+            private_optimizer=None if training_parts.clipping is None else training_parts.optimizer,
+            trained=trained,
+            parameters=self._watch,
+            rank=self._rank,
+            audits=self.audits,
+            guarded=self.guarded,
+            undo=self._undo,
+            part=part,
+        )
+        self._probes = [probe() for probe in PROBES]
+        for probe in self._probes:
+            probe.start(self._watched)
+        self._before_updates, self._after_updates = (
+            listeners(self._probes, event) for event in ("before_update", "after_update")
+        )
         self._reported = ReportedGradients(noisy)
         self._noise = NoiseWatch([local(p) for p in noisy])
-        self._resumed = inner is not None and not is_fresh(inner)
-        self._updates: AuditedUpdates | ReportedUpdates | None = None
-        self._scaler: ScalerWatch | None = None
-        if inner is not None:
-            self._updates = inner if isinstance(inner, ReportedUpdates) else AuditedUpdates(inner, trained)
-            self._scaler = ScalerWatch([training_parts.optimizer, inner], self._undo)
-        self._seeds: SeedWatch | None = None
         replayable = group is None and training_parts.compiled is None
         if training_parts.clipping is not None:
-            sampler = training_parts.sampler
-            is_drawing = sampler is not None and sampler.rate is not None
-            self._seeds = SeedWatch(training_parts.optimizer, sampler.batches if sampler and is_drawing else None)
             self._opacus = opacus = OpacusWatch(
                 training_parts.optimizer,
                 training_parts.clipping,
@@ -203,11 +206,8 @@ class WatchedTraining:
                 [*training_parts.model.parameters(), *training_parts.model.buffers()], self.audits, self._pauses
             )
             self._undo.callback(self.loop.end)
-        self._passes = None if inner is None else GradientParameters(self._watch, noisy, self.audits)
-        if self._passes is not None:
-            self._passes.attach(training_parts.model, self.guarded, self._undo, training_parts.compiled)
-            if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
-                self._opacus.ghost.whole.passing = partial(self._passes.observe, "backward", self.guarded)
+        if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
+            self._opacus.ghost.whole.passing = self._watched.observe_backward
         private = self._declared_options if training_parts.clipping is None else training_parts.private_options
         self._options = OptionWatch(inner, private, self.guarded, self._accumulates)
         self._undo.callback(self._options.remove)
@@ -224,7 +224,7 @@ class WatchedTraining:
             )
         )
         self._undo.callback(self._rules.stop)
-        self._states = StateWatch(training_parts, inner, trained, self._model_state, secret)
+        self._states = StateWatch(training_parts, inner, trained, self._watched.frozen_digest, secret)
         self._start(part)
 
     def _accumulates(self) -> bool:
@@ -271,7 +271,9 @@ class WatchedTraining:
         if send and self._saved is not None:
             self._saved.send()
         step, options = writer.steps, self._options.current()
-        self._states.note(step, options, lambda: writer.save(self._states.state(step, options, asdict(self._facts()))))
+        self._states.note(
+            step, options, lambda: writer.save(self._states.state(step, options, self._facts().written()))
+        )
 
     def detach(self) -> None:
         try:
@@ -331,7 +333,7 @@ class WatchedTraining:
         self._rules.stop()
         whole = not self._parts.shards and (self._rank is None or self._rank.group.rank == 0)
         facts = replace(self._facts(), error=kind.__name__[:100] if kind is not None else "")
-        incomplete = self.writer.end(asdict(facts), self._weights() if whole else None)
+        incomplete = self.writer.end(facts.written(), self._weights() if whole else None)
         self.ended, self.writer = self.writer, None
         if incomplete:
             message = f"dpspec.record: the recording in {self._folder} is incomplete: {incomplete}"
@@ -346,28 +348,14 @@ class WatchedTraining:
     def _facts(self) -> Facts:
         opacus, samples, accountant, replays = self._opacus, self.samples, self._parts.accountant, self._replays
         ghost = None if opacus is None else opacus.ghost
-        state = {name: tuple(names) for name, names in self._model_state.changed().items()}
         maps, gradients = None if replays is None else replays.maps, self._reported.facts
         compared = opacus.gradients.compared if opacus is not None else 0 if gradients is None else gradients.summed
-        passes = None if self._passes is None else self._passes.facts
-        if passes is not None and self._rank is not None:
-            passes = replace(passes, moved=passes.moved + int(self._rank.other))
         return Facts(
-            outside=float(self._watch.moved()),
-            loaded=self._loaded.count + self._loaded.is_pending,
-            returned=self._loaded.returned + self._loaded.is_returned,
-            other_steps=self._others.steps,
-            buffers=state["buffers"],
-            state=state["state"],
-            attributes=state["attributes"],
-            rounded=state["rounded"],
-            coarse=state["coarse"],
             audits=self.audits.facts,
             meddled=int(opacus.gradients.changed) if opacus is not None else None,
             scaled=ScaledFacts(scaled=0, explained=0) if opacus is None else opacus.gradients.scaled,
             maps=maps.facts(compared) if maps is not None else None,
             map_inputs=maps.shapes if maps is not None else "",
-            resumed=self._resumed,
             sums=opacus.sums.facts if opacus is not None else None,
             clip_limits=opacus.limits.facts if opacus is not None else None,
             ghost=None if ghost is None else ghost.facts,
@@ -378,22 +366,16 @@ class WatchedTraining:
             carrying=replays.carrying if isinstance(replays, ReplayedSteps) else 0,
             tables=replays.tables if isinstance(replays, ReplayedSteps) else 0,
             replay_failure="" if replays is None else replays.abstained,
-            passes=passes,
             gradients=gradients,
-            seeds=None if self._seeds is None else self._seeds.facts,
             noise=self._noise.found(),
             rules=self._rules.facts(),
-            restated=None if self._updates is None else self._updates.restated,
-            loss_scaler=self._scaler is not None and self._scaler.used,
-            updates=None if self._updates is None else self._updates.facts,
-            optimizer="" if self._updates is None else self._updates.kind,
-            step_hooks=tuple(self._updates.hooks) if isinstance(self._updates, AuditedUpdates) else (),
             norm_type="" if opacus is None else opacus.precision.norm_type,
             sum_type="" if opacus is None else opacus.precision.sum_type,
             drawn_batches=None if samples is None else samples.drawn,
             passed_over=None if samples is None else samples.passed_over,
             history=None if accountant is None else tuple((s, q, int(n)) for s, q, n in accountant.history()),
             seconds=time.monotonic() - self._started,
+            observed={probe.name: probe.facts() for probe in self._probes},
         )
 
     def epsilon(self, delta: float) -> float:
@@ -547,27 +529,23 @@ class WatchedTraining:
         return lambda clip_norm: canaries.enter(samples.latest(), clip_norm)
 
     def _before(self, opacus: OpacusWatch) -> None:
-        opacus.step.outside = self._watch.moved()
-        self._loaded.before_step(opacus.step.outside)
+        self._watched.moved = opacus.step.outside = self._watch.moved()
         opacus.begin_update()
         self._before_update()
         if self.gradients is not None:
             self.gradients.before_step()
 
     def _after(self, opacus: OpacusWatch) -> None:
-        self._after_update(compared=opacus.gradients.end())
+        self._watched.is_gradient_compared = opacus.gradients.end()
+        self._after_update()
         step, opacus.step = opacus.step, PendingStep()
         step.updates = 1
-        if self._seeds is not None:
-            self._seeds.step()
         if opacus.replays is not None:
             opacus.replays.after_step()
         if not step.noised:
             step.noise_multiplier = float(self._parts.optimizer.noise_multiplier)
             step.clip_norm = float(self._parts.optimizer.max_grad_norm)
             step.deviation = step.noise_multiplier * step.clip_norm
-        if self._passes is not None:
-            self._passes.stepped()
         drawn = None if self.samples is None else self.samples.take(None if step.rows == UNSEEN else step.rows)
         if (sampler := self._parts.sampler) is not None and sampler.rate is not None:
             drawn_at = [] if self.samples is None else self.samples.rates
@@ -580,9 +558,8 @@ class WatchedTraining:
         self._write(step, drawn)
 
     def _before_own(self) -> None:
-        moved = self._watch.moved()
+        self._watched.moved = moved = self._watch.moved()
         self.own.moved_outside(moved)
-        self._loaded.before_step(moved)
         self._reported.before_step()
         if self.loop is not None:
             self.loop.update_begins([p.grad for p in self._parts.noisy_parameters() if p.grad is not None])
@@ -593,22 +570,17 @@ class WatchedTraining:
         self._reported.after_step(added=adds_in_place(self._inner))
         self.own.updates += 1
         self._watch.advance()
-        if self._passes is not None:
-            self._passes.stepped()
 
     def _before_update(self) -> None:
+        for observe in self._before_updates:
+            observe()
         if self.audits.audited and self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
             refuse_processes(self._parts.optimizer, None)
         self._options.read()
-        self._model_state.compare(audited=self.audits.audited)
-        if self._updates is not None:
-            self._updates.before_step(audited=self.audits.audited)
 
-    def _after_update(self, *, compared: bool = False) -> None:
-        if isinstance(self._updates, AuditedUpdates):
-            self._updates.after_step(compared=compared)
-        elif self._updates is not None:
-            self._updates.after_step()
+    def _after_update(self) -> None:
+        for observe in self._after_updates:
+            observe()
 
     def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None, noise: Tensor | None = None) -> None:
         assert self.writer is not None

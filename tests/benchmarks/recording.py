@@ -34,8 +34,8 @@ from dpspec_recording.rules.second_optimizer import RecordInputs
 from dpspec_recording.step_replay.loaded_batch import _NotedCollate
 from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.watched_training import WatchedTraining
-from dpspec_recording.watching.model_state import ModelState
-from dpspec_recording.watching.optimizer_state import AuditedUpdates
+from dpspec_recording.watching.module_values import ModuleValues
+from dpspec_recording.watching.optimizer_updates import AuditedUpdates
 from dpspec_recording.watching.optimizer_watch import OpacusWatch, SteppedGradients
 from dpspec_recording.watching.options import OptionWatch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
@@ -45,7 +45,7 @@ PARTS = {
     "copies of the sum and of the noise": [(OpacusWatch, "_begin_sum _after_sum _before_noise _after_noise")],
     "statistics of noise, and norms": [(OpacusWatch, "read")],
     "divisor, and sums between steps": [(SteppedGradients, "compare divide keep keep_divided end")],
-    "parameters (versions, digests)": [(ParameterWatch, "moved advance"), (ModelState, "compare")],
+    "parameters (versions, digests)": [(ParameterWatch, "moved advance"), (ModuleValues, "compare")],
     "update and state of the optimizer": [(AuditedUpdates, "before_step after_step")],
     "options and learning rate": [(OptionWatch, "read changes")],
     "rules": [(ObservedRules, "after_step"), (RecordInputs, "_observe")],

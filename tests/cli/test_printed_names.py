@@ -10,7 +10,7 @@ from dpspec.cli.printed_names import printed_names
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.names import CHECKED, TERMS
 from dpspec.stats.conformance.table import TABLE
-from dpspec_recording.judge.conditions import ASSUMABLE
+from dpspec_recording.outcomes.conditions import ASSUMABLE
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,7 +1,6 @@
 """A plain loop without Opacus that reports its steps, correct or with a fault."""
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -100,7 +99,7 @@ def rebuilt(
     read = RunFolder.open(folder)
     content = read.header, [one for one in read.steps() if hasattr(one, "drawn")], list(read.internal())
     header, public, internal = content if change is None else change(*content)
-    facts = next((dataclasses.asdict(one) for one in read.steps() if isinstance(one, Facts)), {})
+    facts = next((one.written() for one in read.steps() if isinstance(one, Facts)), {})
     writer = RunWriter(place, header)
     writer.write(*zip(public, internal, strict=True))
     if files:

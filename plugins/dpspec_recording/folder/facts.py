@@ -1,44 +1,36 @@
 """The facts that a recorder notes at the end and with each saved state, and their union over ranks or parts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from itertools import chain
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import Any, TypeVar
 
 from dpspec import json_records
 from dpspec.errors import RecordingError
 from dpspec.json_records import Count
+from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.folder.header import LONGEST, texts
-from dpspec_recording.folder.probe_facts import (
+from dpspec_recording.folder.merging import (
     OWN,
     AdaptiveFacts,
-    AuditFacts,
     ClipLimitFacts,
     GhostFacts,
     GradientFacts,
     MapFacts,
+    Names,
     Number,
-    PassFacts,
     ReplayFacts,
     ScaledFacts,
-    SeedFacts,
     SizeFacts,
     SumFacts,
-    UpdateFacts,
     join_by,
+    union,
+    word,
 )
+from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.probes.probe import Probe
 
-Names: TypeAlias = tuple[str, ...]
-
-
-def _word(values: Sequence[str]) -> str:
-    """The first that is not empty; of half precisions the coarser one."""
-    return "bfloat16" if "bfloat16" in values else next(filter(None, values), "")
-
-
-def _union(names: Sequence[Names]) -> Names:
-    return tuple(dict.fromkeys(chain.from_iterable(names)))
+F = TypeVar("F")
 
 
 def _rules(rows: Sequence[Any]) -> list[Any]:
@@ -47,35 +39,21 @@ def _rules(rows: Sequence[Any]) -> list[Any]:
 
 
 _SUM, _MAX, _FIRST = join_by(sum), join_by(max), join_by(itemgetter(0))
-_WORD, _UNION, _RULES = join_by(_word), join_by(_union), join_by(_rules)
+_WORD, _UNION, _RULES = join_by(word), join_by(union), join_by(_rules)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Facts over all steps; None if the recorder does not observe them. A field says how facts are joined.
 
-    outside: 1 if code other than the optimizer moved a parameter after the last step. loaded: the number of steps
-    before which loaded weights moved the parameters; returned: before which weights of an earlier step were put back in
-    another way. other_steps: of other private optimizers. resumed: whether the optimizer had
-    made steps at the beginning. history: the accountant's. noise: of
+    observed: by probe its fact. history: the accountant's. noise: of
     :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
     ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before.
     tables: of those that depend on a table of all records. map_inputs: the shapes of further tensors that a map
-    of the noisy gradient reads. step_hooks: the names of functions of the script that a step of the optimizer calls, if
-    it changes gradients. ``error`` belongs to the end alone.
+    of the noisy gradient reads. ``error`` belongs to the end alone.
     """
 
-    outside: Number = field(metadata=_MAX)
-    loaded: Count = field(metadata=join_by(max, sum))
-    returned: Count = field(metadata=join_by(max, sum))
-    other_steps: Count = field(metadata=join_by(max, sum))
-    buffers: Names = field(metadata=_UNION)
-    state: Names = field(metadata=_UNION)
-    attributes: Names = field(metadata=_UNION)
-    rounded: Names = field(metadata=_UNION)
-    coarse: Names = field(metadata=_UNION)
     audits: AuditFacts = field(metadata=OWN)
-    resumed: bool = field(metadata=join_by(max, itemgetter(0)))
     meddled: Count | None = field(metadata=_SUM)
     scaled: ScaledFacts = field(metadata=OWN)
     maps: MapFacts | None = field(metadata=OWN)
@@ -90,14 +68,7 @@ class Facts:
     carrying: Count = field(metadata=_SUM)
     tables: Count = field(metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN)
-    passes: PassFacts | None = field(metadata=OWN)
     gradients: GradientFacts | None = field(metadata=OWN)
-    seeds: SeedFacts | None = field(metadata=OWN)
-    restated: Count | None = field(metadata=_SUM)
-    loss_scaler: bool = field(metadata=_MAX)
-    updates: UpdateFacts | None = field(metadata=OWN)
-    optimizer: str = field(metadata=_WORD)
-    step_hooks: Names = field(metadata=_UNION)
     norm_type: str = field(metadata=_WORD)
     sum_type: str = field(metadata=_WORD)
     drawn_batches: Count | None = field(metadata=_FIRST)
@@ -106,14 +77,37 @@ class Facts:
     seconds: Number = field(metadata=join_by(max, sum))
     noise: Any = field(metadata=join_by(list))
     rules: Any = field(default=(), metadata=_RULES)
-    error: str = field(default="", metadata=join_by(_word, itemgetter(-1)))
+    error: str = field(default="", metadata=join_by(word, itemgetter(-1)))
+    observed: Mapping[str, Any] = field(default_factory=dict)
+
+    def of(self, probe: type[Probe[F]]) -> F | None:
+        """The fact of a probe; None if the training did not show it."""
+        fact: F | None = self.observed.get(probe.name)
+        return fact
+
+    def written(self) -> dict[str, Any]:
+        """The JSON: the facts by name, those of probes beside the recorder's own."""
+        own = asdict(replace(self, observed={}))
+        del own["observed"]
+        return own | {name: None if fact is None else asdict(fact) for name, fact in self.observed.items()}
+
+
+#: The facts that are not of a probe.
+_OWN = tuple(declared for declared in fields(Facts) if declared.name != "observed")
 
 
 def read_facts(read: Any, where: str) -> Facts:
     """Read facts from JSON; ``RecordingError`` if one is missing or of another form."""
     try:
-        facts = json_records.read(Facts, read, where)
-        if any(len(text) > LONGEST for text in texts(tuple({**vars(facts), "noise": None, "rules": None}.values()))):
+        if not isinstance(read, Mapping):
+            raise ValueError(f"{where}: must be a mapping")
+        names = {probe.name for probe in PROBES}
+        observed = {probe.name: _read_fact(probe, read, where) for probe in PROBES}
+        own = json_records.read(Facts, {**{k: v for k, v in read.items() if k not in names}, "observed": {}}, where)
+        facts = replace(own, observed=observed)
+        stated = {**vars(facts), "noise": None, "rules": None, "observed": None}
+        of_probes = [vars(fact) for fact in observed.values() if fact is not None]
+        if any(len(text) > LONGEST for text in texts((*stated.values(), *of_probes))):
             raise ValueError(f"{where}: a text has more than {LONGEST} characters")
         for name in ("noise", "rules"):
             rows = getattr(facts, name)
@@ -125,26 +119,45 @@ def read_facts(read: Any, where: str) -> Facts:
     return facts
 
 
+def _read_fact(probe: type[Probe[F]], read: Mapping[str, Any], where: str) -> F | None:
+    if probe.name not in read:
+        raise ValueError(f"{where}: {probe.name} is missing")
+    fact: F | None = json_records.read(probe.kind, read[probe.name], f"{where}: {probe.name}")
+    return fact
+
+
+def _of_ranks(probe: type[Probe[F]], rank_facts: Sequence[Facts]) -> F | None:
+    observed = [fact for facts in rank_facts if (fact := facts.of(probe)) is not None]
+    return probe.merge(observed, "ranks") if len(observed) == len(rank_facts) else None
+
+
+def _of_parts(probe: type[Probe[F]], part_facts: Sequence[Facts]) -> F | None:
+    observed = [fact for facts in part_facts if (fact := facts.of(probe)) is not None]
+    return probe.merge(observed, "parts") if observed else None
+
+
 def of_ranks(rank_facts: Sequence[Facts], noise: Any, used: Sequence[int], batches: int) -> Facts:
     """The facts of all ranks; None if one rank has not observed them.
 
     used: the number of batches that the steps of each rank used; batches: of the joined steps.
     """
     joined: dict[str, Any] = {}
-    for declared in fields(Facts):
+    for declared in _OWN:
         values = [getattr(facts, declared.name) for facts in rank_facts]
         joined[declared.name] = None if None in values else declared.metadata["ranks"](values)
     if joined["drawn_batches"] is not None:
         drawn = [facts.drawn_batches or 0 for facts in rank_facts]
         unused = (rank_drawn - consumed for rank_drawn, consumed in zip(drawn, used, strict=True))
         joined["drawn_batches"] = batches + max(unused)
-    return Facts(**{**joined, "noise": noise})
+    observed = {probe.name: _of_ranks(probe, rank_facts) for probe in PROBES}
+    return Facts(**{**joined, "noise": noise}, observed=observed)
 
 
 def of_parts(part_facts: Sequence[Facts], batches: int | None) -> Facts:
     """The facts of all parts that have observed them. batches: the number of all drawn batches."""
     joined: dict[str, Any] = {}
-    for declared in fields(Facts):
+    for declared in _OWN:
         observed = [value for facts in part_facts if (value := getattr(facts, declared.name)) is not None]
         joined[declared.name] = declared.metadata["parts"](observed) if observed else None
-    return Facts(**{**joined, "drawn_batches": batches})
+    observed_facts = {probe.name: _of_parts(probe, part_facts) for probe in PROBES}
+    return Facts(**{**joined, "drawn_batches": batches}, observed=observed_facts)

@@ -3,17 +3,12 @@
 from collections.abc import Collection, Sequence
 
 from dpspec_recording.judge import noise_checks
-from dpspec_recording.judge.checks import (
-    FILLED,
-    LOADED,
-    OTHER_PARAMETERS,
-    QUIETEST_LAYER,
-    QUIETEST_LAYER_AT_A_STEP,
-    RETURNED,
-)
-from dpspec_recording.judge.conditions import CONDITIONS
-from dpspec_recording.judge.faults import Fault, RunTest, have
+from dpspec_recording.judge.checks import FILLED, QUIETEST_LAYER, QUIETEST_LAYER_AT_A_STEP
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
+from dpspec_recording.outcomes.conditions import CONDITIONS
+from dpspec_recording.outcomes.faults import Fault, RunTest, have
+from dpspec_recording.probes.parameters import LOADED, RETURNED
+from dpspec_recording.probes.passes import OTHER_PARAMETERS
 
 #: Faults whose tests reject any noise of another scale than declared, for every distribution.
 _SCALED = (

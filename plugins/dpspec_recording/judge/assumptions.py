@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
 import numpy as np
 
@@ -10,11 +10,9 @@ from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.results.honest_script import HONEST_SCRIPT
 from dpspec.text import several
-from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.joined_folder import Comparison
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
-from dpspec_recording.judge.conditions import NOTHING_ELSE, TEXTS, stated
 from dpspec_recording.judge.joined_checks import joined_parts
 from dpspec_recording.judge.noise_checks import (
     why_noise_seems_cut,
@@ -23,15 +21,14 @@ from dpspec_recording.judge.noise_checks import (
     why_squares_vary,
 )
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
+from dpspec_recording.outcomes.conditions import NOTHING_ELSE, TEXTS, stated
+from dpspec_recording.outcomes.outcome import Outcome, Remark, assumptions_of, doubts_about
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
 
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
-
-#: The model of a run whose parameters are reported as arrays.
-ARRAYS = "ArrayModel"
 
 #: Relative difference up to which divisors that the recorder fits to gradients are equal.
 _FITTED = 1e-2
@@ -50,6 +47,21 @@ _SAME_POWER = 0.02
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 
 
+#: The place of each condition in a list of assumptions: the first doubt about a channel is its reason.
+_PLACES = {
+    name: place
+    for place, name in enumerate(
+        (
+            *("data-independent-hyperparameters", "sampling", "unused-batches", PER_RECORD_CLIPPING, "public-rows"),
+            *("precision", "noise-law", "secret-randomness", HONEST_SCRIPT, "loop-reports", "joined-ranks", "noise"),
+            *("joined-parts", "update-rule", "gradient-map", "model-state", "released-model", "model-choice"),
+            *("one-record", "unmixed-batches", "repeated-records", "loss-reduction", "gradient-parameters"),
+            *("ended-by-error", "order"),
+        )
+    )
+}
+
+
 class RunAssumptions:
     """The assumptions of the bounds on a run. Two depend on the bound's adjacency or group size, the others on neither.
 
@@ -64,13 +76,14 @@ class RunAssumptions:
         self.computed = _computed_from_records(run)
         self._maybe_computed, self.undeclared = _maybe_computed(run), _maybe_computed(run, public)
         self.reduction = _loss_reduction(run)
-        self._first = tuple(_first_assumptions(run, public, released))
-        self._last = (*_records(run, self.reduction), *((stated("order"),) if run.header.in_epochs else ()))
+        outcomes = [*_of_run(run, public, released), *_records(run, self.reduction), *run.all_outcomes]
+        self._of_all_bounds = tuple(assumptions_of(outcomes, besides=("released-model",)))
 
     def of(self, adjacency: str, group_size: int) -> tuple[Assumption, ...]:
         """The assumptions of a bound in this adjacency for groups of this size."""
         repeated = _repeated_records(self._run.header.repeats, group_size)
-        return (self._constants(adjacency), *self._first, *repeated, *self._last)
+        needed = (self._constants(adjacency), *self._of_all_bounds, *repeated)
+        return tuple(sorted(needed, key=lambda assumption: _PLACES[assumption.name]))
 
     def _constants(self, adjacency: str) -> Assumption:
         run, public, maybe = self._run, self._public, self._maybe_computed
@@ -102,9 +115,7 @@ class RunAssumptions:
         return stated("data-independent-hyperparameters", status=status, text=text)
 
 
-def _first_assumptions(
-    run: RecordedRun, public: Collection[str], released: ReleasedModel | None
-) -> Iterator[Assumption]:
+def _of_run(run: RecordedRun, public: Collection[str], released: ReleasedModel | None) -> Iterator[Outcome]:
     header, own_loop = run.header, run.header.source == "own-loop"
     sampled = header.is_poisson or np.isfinite(run["rate"]).any()
     if sampled:
@@ -137,10 +148,11 @@ def _first_assumptions(
         yield joined_parts(run.resumed)
     yield from _update_rule(run, public)
     yield from _gradient_map(run)
-    yield from _model_state(run)
     yield from _released_model(run, released)
     yield stated("one-record")
     yield _unmixed_batches(run)
+    if header.in_epochs:
+        yield stated("order")
 
 
 def _computed_from_records(run: RecordedRun) -> str:
@@ -209,7 +221,7 @@ def _fitted_precision(run: RecordedRun) -> float:
     """
     gradients = None if run.end is None else run.end.gradients
     is_exact = gradients is not None and gradients.summed > 0 and gradients.hidden < _LEAST_HIDDEN
-    return _FITTED_EXACTLY if is_exact and not run.sums_type and run.header.model != ARRAYS else _FITTED
+    return _FITTED_EXACTLY if is_exact and not run.sums_type and not run.has_arrays else _FITTED
 
 
 def _sampling(run: RecordedRun) -> Assumption:
@@ -277,38 +289,13 @@ def _clipping(run: RecordedRun) -> Iterator[Assumption]:
     yield stated(PER_RECORD_CLIPPING, status=status, text=text)
 
 
-def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Assumption]:
-    """Whether public numbers and noisy sums determine each update; none if the recording shows it."""
-    doubts = list(run.options.doubts(public, private=False))
+def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Outcome]:
+    """Doubts whether public numbers and noisy sums determine each update."""
+    for doubt in run.options.doubts(public, private=False):
+        yield Remark(condition="update-rule", text=doubt)
     if not run.options.first:
-        doubts.append("the recording holds no options of the optimizer: record again with this version of dpspec")
-    end = run.end
-    if end is None:
-        yield from _doubted("update-rule", doubts, "")
-        return
-    if end.restated:
-        doubts.append(f"the optimizer's state (such as momentum) was changed before {end.restated} of its steps")
-    if end.loss_scaler:
-        doubts.append(
-            "torch's GradScaler skips a step and lowers its scale if a gradient overflows, which depends on records "
-            "and has no noise: train without it, under autocast in bfloat16"
-        )
-    if end.updates is not None and end.updates.failed:
-        doubts.append(
-            f"{end.updates.failed} updates could not be recomputed: {_changes_in_step(end)}, or an option or "
-            "a part of the state cannot be copied"
-        )
-    named = _CLASS.fullmatch(end.optimizer)
-    text = f"{end.optimizer}, whose updates are not recomputed, steps with the noisy gradients only" if named else ""
-    yield from _doubted("update-rule", doubts, text)
-
-
-def _changes_in_step(end: Facts) -> str:
-    """What may have changed gradients within the steps of the optimizer, by the names of its hooks."""
-    if not end.step_hooks:
-        return "gradients changed during step()"
-    named = ", ".join(end.step_hooks[:5])
-    return f"gradients changed during step(), which calls the optimizer's hooks {named}: change them before step()"
+        text = "the recording holds no options of the optimizer: record again with this version of dpspec"
+        yield Remark(condition="update-rule", text=text)
 
 
 def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
@@ -344,53 +331,16 @@ def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
         yield stated("gradient-map", f"; {several(explained, 'step')} changed it by operations that read nothing else")
 
 
-def _doubted(name: str, doubts: Sequence[str], text: str) -> Iterator[Assumption]:
-    """The assumption with its doubts, which leave it open; none without doubts and text."""
-    if doubts or text:
-        status: AssumptionStatus = "unchecked" if doubts else "declared"
-        yield stated(name, status=status, text="; ".join(filter(None, [*doubts, text])))
-
-
-def _model_state(run: RecordedRun) -> Iterator[Assumption]:
-    text = "the reported parameters are all of the model: it has no other state, such as running averages"
-    changed = [] if run.end is None else [name.removeprefix("_module.") for name in run.end.attributes]
-    doubts = []
-    if run.end is None:
-        doubts.append("the recording does not compare the attributes of modules")
-    if changed:
-        doubts.append(
-            f"buffers or attributes of modules changed during the training: {', '.join(changed[:5])}; state_dict() of "
-            "the model does not hold them, but a model that is saved as a whole does"
-        )
-    if run.end is not None and run.end.coarse:
-        named = ", ".join(run.end.coarse[:5])
-        doubts.append(
-            f"{named} changed by no more than rounding in half precision, as frozen weights do when adapters are "
-            "merged and taken out, but a training may be as small: merge copies of the weights, or merge in float32"
-        )
-    texts = [text] if run.header.model == ARRAYS else []
-    if run.end is not None and run.end.rounded:
-        named = ", ".join(run.end.rounded[:5])
-        texts.append(f"{named} changed by rounding alone, as frozen weights do when adapters are merged and taken out")
-    yield from _doubted("model-state", doubts, "; ".join(texts))
-
-
 def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Assumption]:
-    before, resumed = run.header.told_before, run.end is not None and run.end.resumed
+    before = run.header.told_before
     text, doubt = TEXTS["released-model"], ""
-    if run.header.model == ARRAYS:
+    if run.has_arrays:
         text = f"only the parameters that the loop reported last are released; {NOTHING_ELSE}"
     if before:
         doubt = f", but its accountant had counted {before} steps when it began"
-    elif resumed:
-        doubt = ", but its optimizer had made steps when it began"
     if run.end is None:
         doubt += f", but {run.missing_end}; what came after it is not known"
-    elif run.end.other_steps:
-        doubt += (
-            f", but other private optimizers made {run.end.other_steps} steps in the block, which are not in this "
-            "recording: record the steps of each engine in a separate part, with resume=True"
-        )
+    doubt += "".join(f", but {text}" for text in doubts_about("released-model", run.all_outcomes))
     status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":
         yield stated("released-model", status=status, text=f"{text}{doubt}")
@@ -449,16 +399,6 @@ def _records(run: RecordedRun, reduction: Assumption | None) -> Iterator[Assumpt
     end = run.end
     if reduction is not None:
         yield reduction
-    if run.header.model == ARRAYS:
-        text = "the loop computes each gradient at the parameters that it reported last"
-        yield stated("gradient-parameters", status="declared", text=text)
-    passes = None if end is None else end.passes
-    if run.header.source == "opacus" and passes is not None and passes.unseen:
-        text = (
-            f"no forward pass in training mode was observed at {passes.unseen} of {passes.steps} steps: call the model "
-            "that dpspec.record got, and compile it by torch.compile, not in place"
-        )
-        yield stated("gradient-parameters", status="unchecked", text=text)
     if end is not None and end.error:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"

@@ -22,9 +22,9 @@ from dpspec.stats.attacks import guess_counts
 from dpspec_recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
 from dpspec_recording.folder.run_folder import CANARIES, STEPS
 from dpspec_recording.judge.bounds import ZERO_OUT, ScheduleBounds
-from dpspec_recording.judge.conditions import stated
-from dpspec_recording.judge.faults import Fault, RunTest
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
+from dpspec_recording.outcomes.conditions import stated
+from dpspec_recording.outcomes.faults import Fault, RunTest
 
 CONTRADICTED = Fault(
     name="contradicted-schedule",

@@ -1,7 +1,7 @@
 """The eight channels through which records can reach a released model, as a view of checks and assumptions.
 
 A recorded run is private if its data reaches the released model only through the noisy sums. The channel of a check or
-an assumption is its condition's (:mod:`dpspec_recording.judge.conditions`).
+an assumption is its condition's (:mod:`dpspec_recording.outcomes.conditions`).
 """
 
 import math
@@ -16,8 +16,8 @@ from dpspec.errors import UsageError
 from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT
 from dpspec.text import closest, did_you_mean, joined, listed
-from dpspec_recording.judge.conditions import CONDITIONS, channel_of, stated
-from dpspec_recording.judge.faults import RunTest
+from dpspec_recording.outcomes.conditions import CONDITIONS, channel_of, stated
+from dpspec_recording.outcomes.faults import RunTest
 
 
 @dataclass(frozen=True, kw_only=True)

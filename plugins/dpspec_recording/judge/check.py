@@ -15,9 +15,9 @@ from dpspec.errors import SpecError, UsageError
 from dpspec.language.declared_facts import DeclaredFacts, read_declared_facts, with_declared_facts
 from dpspec_recording.folder.resumed_folder import open_run
 from dpspec_recording.judge.channels import HYPERPARAMETERS, require_known
-from dpspec_recording.judge.conditions import ASSUMABLE
 from dpspec_recording.judge.rules import require_rules
 from dpspec_recording.offered import KIND
+from dpspec_recording.outcomes.conditions import ASSUMABLE
 
 if TYPE_CHECKING:
     from dpspec.contract.results import Result

@@ -10,12 +10,17 @@ from dpspec.decimals import nearest
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
-from dpspec_recording.audited_steps import found_faults
 from dpspec_recording.folder.facts import Facts
-from dpspec_recording.folder.probe_facts import AdaptiveFacts
+from dpspec_recording.folder.merging import AdaptiveFacts
 from dpspec_recording.judge import joined_checks, noise_checks
-from dpspec_recording.judge.faults import Fault, RunTest
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
+from dpspec_recording.outcomes.faults import Fault, RunTest
+from dpspec_recording.outcomes.outcome import tests_of
+from dpspec_recording.probes.model_state import ModelState
+from dpspec_recording.probes.parameters import Parameters
+from dpspec_recording.probes.passes import Passes
+from dpspec_recording.probes.seeds import Seeds
+from dpspec_recording.probes.updates import Updates
 from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 from dpspec_recording.sums.clip_limits import CLIP_ROUNDING
 
@@ -88,63 +93,6 @@ FILLED = Fault(
     advice=(
         "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn "
         "alone, the sum without it has the random row in its place, and moves by two clip norms."
-    ),
-)
-OTHER_PARAMETERS = Fault(
-    name="other-parameters",
-    assumption="gradient-parameters",
-    title="gradients computed at other parameters than the last step left",
-    observed="measured",
-    advice="Do not move the parameters before the forward pass and back, as SAM does.",
-)
-UPDATES = Fault(
-    name="other-updates",
-    assumption="update-rule",
-    title="updates that differ from the recomputed update",
-    observed="measured",
-    advice="Remove hooks from the optimizer, and change no parameter or state in its step.",
-)
-LOADED = Fault(
-    name="loaded-weights",
-    assumption="update",
-    title="weights that load_state_dict put into the model between steps",
-    observed="measured",
-    advice=(
-        "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an "
-        "average with other weights. Load them before dpspec.record begins, and record what follows as a "
-        "part, with resume=True."
-    ),
-)
-RETURNED = Fault(
-    name="returned-weights",
-    assumption="update",
-    title="weights of an earlier step that were put back between steps",
-    observed="measured",
-    advice=(
-        "The training went back to weights that it had before: if a loss or an accuracy on the records "
-        "chose them (the best of all), the choice has no noise and depends on each record. Go on from the "
-        "last weights, or choose by public records and record what follows as a part, with resume=True."
-    ),
-)
-MOVED = Fault(
-    name="moved-parameters",
-    assumption="update",
-    title="parameter changes outside the DP optimizer",
-    observed="measured",
-    advice=(
-        "A recording cannot distinguish a change that depends on no record (clamping, an average of "
-        "weights) from training without noise: if it reads no record, make it after the recorded block; "
-        "else remove it."
-    ),
-)
-CHANGED = Fault(
-    name="changed-state",
-    assumption="model-state",
-    title="changed model state without noise",
-    observed="measured",
-    advice=(
-        "Running statistics of a layer, means and histories of losses are computed from records: remove "
-        "them. State that reads no record, such as a step counter, belongs outside of the recorded model."
     ),
 )
 COUNT_NOISE = Fault(
@@ -249,17 +197,6 @@ SEVERAL_BATCHES = Fault(
     observed="reported",
     advice=("Skipping drawn batches changes the sampling distribution; joining batches changes the sampling rate."),
 )
-SEVERAL_UPDATES = Fault(
-    name="several-updates",
-    assumption="update",
-    title="steps with more or fewer than one update",
-    observed="measured",
-    advice=(
-        "Make one update of the optimizer for each drawn batch: a second one from the same noisy sum, or an "
-        "update without new noise, costs more than the accountant counts. A plain loop calls run.stepped() "
-        "after each."
-    ),
-)
 CONTRIBUTIONS = Fault(
     name="other-contributions",
     assumption="clipping",
@@ -346,10 +283,8 @@ def own_checks(run: RecordedRun) -> Iterator[RunTest]:
     """All checks of a run with one step or more."""
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
-    if run.end is not None and run.end.seeds is not None:
-        note = f"of {run.steps} steps"
-        yield noise_checks.SHARED_SEED.none_found(run.end.seeds.shared, note, None)
-        yield noise_checks.PUBLIC_SEED.none_found(run.end.seeds.public, note, None)
+    for probe in (Seeds, Parameters, ModelState):
+        yield from tests_of(run.outcomes[probe])
     yield from _moved(run)
     yield from _contributions(run)
     yield from _gradients(run)
@@ -394,31 +329,12 @@ def _noise(run: RecordedRun) -> Iterator[RunTest]:
 
 
 def _moved(run: RecordedRun) -> Iterator[RunTest]:
-    internal, end, updates = run.internal, run.end, run["updates"]
-    if np.isfinite(updates).any():
-        wrong = int((updates != 1).sum())
-        yield SEVERAL_UPDATES.none_found(wrong, "one update a step")
-    if internal is None:
+    end = run.end
+    if run.internal is None:
         return
-    if np.isfinite(internal.outside).any():
-        moved = int((np.nan_to_num(internal.outside, nan=0.0) > 0.0).sum())
-        moved += end is not None and end.outside > 0.0
-        loaded = 0 if end is None else min(end.loaded, moved)
-        returned = 0 if end is None else min(end.returned, moved - loaded)
-        note = "between and after the recorded steps"
-        yield MOVED.none_found(moved - loaded - returned, note)
-        if loaded:
-            yield LOADED.none_found(loaded, note)
-        if returned:
-            yield RETURNED.none_found(returned, note)
-    if end is not None:
-        names = [name.removeprefix("_module.") for name in (*end.buffers, *end.state)]
-        note = ", ".join(names[:5]) or "buffers, frozen and new parameters, extra state"
-        advice = f"Buffers, frozen or new parameters changed without noise: {note}. {CHANGED.advice}"
-        yield CHANGED.none_found(len(names), note, None, advice=advice)
     if end is not None and end.meddled is not None:
         changed = 0 if run.mapped_steps else end.meddled  # the assumption gradient-map asks about mapped ones
-        yield _audited(MEDDLED, end, changed, "", _limit(end))
+        yield _audited(MEDDLED, end, changed, "", end.audits.limit)
     yield from noise_checks.reported_noise_checks(run)
 
 
@@ -470,17 +386,8 @@ def _gradients(run: RecordedRun) -> Iterator[RunTest]:
         note = f"{end.sizes.steps} steps at the batch size of another one"
         rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
         yield _replayed(REMOVED, 1.0, end.sizes.removed, rounding, rounding, note)
-    if end.passes is not None and end.passes.passes:
-        passes = end.passes
-        note = f"{passes.passes} passes, at {passes.steps - passes.unseen} of {passes.steps} steps"
-        whole = passes.compared == passes.passes
-        note = note if whole else f"values at {passes.compared} of {note}"
-        yield OTHER_PARAMETERS.none_found(passes.moved, note, _limit(end), whole=whole)
-    if end.updates is not None and end.updates.recomputed:
-        updates = end.updates
-        note, whole = f"at {updates.recomputed} of {updates.steps} steps", updates.recomputed == updates.steps
-        limit = 2.0**-16 if run.header.optimizer == "ReportedUpdates" else 2.0**-22
-        yield UPDATES.none_found(updates.different, note, limit if whole else _limit(end), whole=whole)
+    for probe in (Passes, Updates):
+        yield from tests_of(run.outcomes[probe])
 
 
 def _adaptive_counts(adaptive: AdaptiveFacts) -> Iterator[RunTest]:
@@ -496,15 +403,7 @@ def _adaptive_counts(adaptive: AdaptiveFacts) -> Iterator[RunTest]:
 
 def _audited(fault: Fault, end: Facts, count: float, note: str, detectable: float | None) -> RunTest:
     """The test that a count over the audited steps is zero."""
-    audits = end.audits
-    note = f"{note}at {audits.audited} of {audits.steps} steps"
-    return fault.none_found(count, note, detectable, whole=audits.are_whole)
-
-
-def _limit(end: Facts) -> float:
-    """The share of wrong steps that the audits find; 0 if they cover all."""
-    audits = end.audits
-    return 0.0 if audits.are_whole else found_faults(audits.steps, audits.share) / audits.steps
+    return fault.none_found(count, f"{note}{end.audits.note}", detectable, whole=end.audits.are_whole)
 
 
 def _replayed(fault: Fault, declared: float, moved: float, rounding: float, detectable: float, note: str) -> RunTest:

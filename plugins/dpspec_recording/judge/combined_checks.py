@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from dpspec.decimals import upper
 from dpspec.stats.conformance.measurement import LEVEL
-from dpspec_recording.judge.conditions import CONDITIONS
-from dpspec_recording.judge.faults import RunTest
+from dpspec_recording.outcomes.conditions import CONDITIONS
+from dpspec_recording.outcomes.faults import RunTest
 
 #: The separator of titles.
 SEPARATOR = "; "

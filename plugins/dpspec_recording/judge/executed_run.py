@@ -29,8 +29,6 @@ from dpspec_recording.judge.canaries import CONFIDENCE, canary_bound, contradict
 from dpspec_recording.judge.channels import HYPERPARAMETERS, assumes, channels, complete, require_known
 from dpspec_recording.judge.checks import declared_tests, own_checks
 from dpspec_recording.judge.combined_checks import combined, corrected
-from dpspec_recording.judge.conditions import ASSUMABLE, stated
-from dpspec_recording.judge.faults import RunTest, checks_of
 from dpspec_recording.judge.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
 from dpspec_recording.judge.missing_facts import missing_facts
 from dpspec_recording.judge.recorded_run import RecordedRun, read_run
@@ -39,6 +37,8 @@ from dpspec_recording.judge.rules import fired_rules, require_rules
 from dpspec_recording.judge.section import accountant_report, cautions, recorded_origin, setup, unrecognized
 from dpspec_recording.judge.section_groups import with_words
 from dpspec_recording.judge.sentences import confirmations, executed_sentence, run_facts
+from dpspec_recording.outcomes.conditions import ASSUMABLE, stated
+from dpspec_recording.outcomes.faults import RunTest, checks_of
 
 #: The valid names of two options; others are names of rules.
 _NAMES = {"assume": ASSUMABLE, "public": HYPERPARAMETERS}

@@ -9,9 +9,9 @@ from dpspec.contract import Assumption
 from dpspec.stats import gaussian_noise
 from dpspec_recording.folder.joined_folder import SUMMED
 from dpspec_recording.folder.resumed_folder import ResumedFolder
-from dpspec_recording.judge.conditions import stated
-from dpspec_recording.judge.faults import Fault, RunTest
 from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.outcomes.conditions import stated
+from dpspec_recording.outcomes.faults import Fault, RunTest
 
 SHORTER = Fault(
     name="shorter-rank",

@@ -15,9 +15,9 @@ from scipy import special
 from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import LEVEL, LimitOf, Measurement
-from dpspec_recording.judge.conditions import FRESH, GAUSSIAN
-from dpspec_recording.judge.faults import Fault, RunTest
 from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.outcomes.conditions import FRESH, GAUSSIAN
+from dpspec_recording.outcomes.faults import Fault, RunTest
 
 OTHERS = Fault(
     name="noise-not-in-gradients",
@@ -110,20 +110,6 @@ COARSE = Fault(
     title="values rounded more coarsely than their type",
     observed="reported",
     advice="Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid.",
-)
-SHARED_SEED = Fault(
-    name="shared-seed",
-    assumption="independent-noise",
-    title="steps whose noise and batch come from two generators with one seed",
-    observed="measured",
-    advice="Both draw the same numbers: give noise_generator another seed than the loader's, or neither.",
-)
-PUBLIC_SEED = Fault(
-    name="public-seed",
-    assumption="secret-randomness",
-    title="steps with the seed of an unseeded torch.Generator(), which is public",
-    observed="measured",
-    advice="Call seed() of the generator, or manual_seed() with a secret number.",
 )
 
 #: The probability of the largest value below which a claim stays open, as of one honest recording in 40,000.

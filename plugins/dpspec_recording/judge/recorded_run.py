@@ -5,13 +5,13 @@ One pass reads the public steps, a second one the internal steps.
 
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import chain, groupby
 from math import isnan, sqrt
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from scipy import special
@@ -34,11 +34,20 @@ from dpspec_recording.folder.step_record import (
     InternalStep,
     OptionChange,
 )
+from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.probes.loss_scaler import LossScaler
+from dpspec_recording.probes.probe import Probe
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+F = TypeVar("F")
+
 #: Number of first and of last steps whose noise along the recorder's directions is kept.
 KEPT = 4096
+
+#: The class of a model whose parameters are reported as arrays.
+_ARRAYS = "ArrayModel"
 
 #: Replace infinite squares of a layer, and infinite sums.
 _HUGE, _HUGE_SUM = 1e70, 1e300
@@ -196,6 +205,25 @@ class RecordedRun:
         """The folder of a training in several parts."""
         return self.folder if isinstance(self.folder, ResumedFolder) else None
 
+    def fact(self, probe: type[Probe[F]]) -> F | None:
+        """The fact of a probe; None if the recording has no end, or the training did not show the fact."""
+        return None if self.end is None else self.end.of(probe)
+
+    @cached_property
+    def outcomes(self) -> Mapping[type[Probe[Any]], Sequence[Outcome]]:
+        """What each probe says of the run."""
+        return {probe: tuple(probe.judge(self.fact(probe), self)) for probe in PROBES}
+
+    @property
+    def all_outcomes(self) -> Iterator[Outcome]:
+        """What all probes say."""
+        return chain.from_iterable(self.outcomes.values())
+
+    @property
+    def has_arrays(self) -> bool:
+        """Whether the parameters are copies of arrays that the loop reports."""
+        return self.header.model == _ARRAYS
+
     @cached_property
     def missing_end(self) -> str:
         """Why the recording has no end, without a full stop; empty if it has one."""
@@ -316,7 +344,8 @@ class RecordedRun:
         A constant factor of some steps only may have been chosen by a record. With torch's GradScaler the factor
         depends on the gradients that overflowed.
         """
-        if self.end is None or self.end.loss_scaler:
+        scaler = self.fact(LossScaler)
+        if self.end is None or (scaler is not None and scaler.used):
             return False
         facts = self.end.scaled
         is_explained = 0 < facts.scaled == facts.explained and (self._has_one_factor or not self._has_constant_factor)

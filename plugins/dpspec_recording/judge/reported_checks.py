@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dpspec.decimals import nearest
 from dpspec.stats.conformance import batch_checks, run_checks, table
 from dpspec.stats.conformance.measurement import Abstention, Measurement
-from dpspec_recording.judge.faults import RunTest
 from dpspec_recording.judge.recorded_run import RecordedRun, evidence
+from dpspec_recording.outcomes.faults import RunTest
 
 #: The names of tests that other rejected tests explain, or that explain others.
 SCALE, RATE, FURTHER_NORMS = run_checks.reported_noise.name, batch_checks.rate.name, run_checks.FURTHER_NORMS

@@ -10,11 +10,12 @@ from dpspec.decimals import nearest
 from dpspec.text import joined, several
 from dpspec_recording.audited_steps import POWER, found_faults
 from dpspec_recording.judge.advice import advice_on
-from dpspec_recording.judge.checks import MOVED, OTHER_PARAMETERS
-from dpspec_recording.judge.faults import RunTest
 from dpspec_recording.judge.recorded_run import Array, RecordedRun, public_name
 from dpspec_recording.judge.rules import facts_of_parts
 from dpspec_recording.judge.section import reports_batches
+from dpspec_recording.outcomes.faults import RunTest
+from dpspec_recording.probes.parameters import MOVED
+from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.rules.duplicate_records import RULE as DUPLICATE_RECORDS
 from dpspec_recording.rules.loaded_weights import RULE as LOADED_WEIGHTS
 from dpspec_recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER

@@ -96,7 +96,7 @@ def _tensors(model: Any) -> Iterator[tuple[str, str, Any]]:
     import torch
     from torch import nn
 
-    from dpspec_recording.watching.model_state import OF_OPACUS
+    from dpspec_recording.watching.module_values import OF_OPACUS
 
     visited: set[int] = set()
     of_modules = {*vars(nn.Module()), *OF_OPACUS}

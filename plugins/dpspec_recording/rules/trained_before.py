@@ -26,7 +26,7 @@ class TrainedBefore(TrainingRule):
     def start(self, setup: RuleSetup) -> None:
         if setup.resumes or not hasattr(setup.model, "parameters"):
             return
-        from dpspec_recording.watching.optimizer_state import is_fresh
+        from dpspec_recording.watching.optimizer_updates import is_fresh
 
         trained = [p for p in setup.model.parameters() if p.requires_grad]
         self._facts = {

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dpspec_recording.audited_steps import AuditedSteps
-from dpspec_recording.folder.probe_facts import ReplayFacts
+from dpspec_recording.folder.merging import ReplayFacts
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from dpspec_recording.folder.probe_facts import MapFacts
+from dpspec_recording.folder.merging import MapFacts
 from dpspec_recording.step_replay.held_records import HeldRecords
 from dpspec_recording.step_replay.trace import (
     TO_PYTHON,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpspec_recording.audited_steps import AuditedSteps
-from dpspec_recording.folder.probe_facts import ReplayFacts, SizeFacts
+from dpspec_recording.folder.merging import ReplayFacts, SizeFacts
 from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active

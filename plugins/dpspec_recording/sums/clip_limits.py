@@ -8,7 +8,7 @@ change one norm alone, or change both between the physical batches of a step.
 import math
 from typing import Any
 
-from dpspec_recording.folder.probe_facts import ClipLimitFacts
+from dpspec_recording.folder.merging import ClipLimitFacts
 
 #: Relative rounding of the root of the sum of squares of limits, which Opacus computes in float32.
 CLIP_ROUNDING = 1e-5

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpspec_recording.fingerprints import Tally, TensorSnapshot
-from dpspec_recording.folder.probe_facts import SumFacts
+from dpspec_recording.folder.merging import SumFacts
 from dpspec_recording.ranks.shards import local
 
 #: Types of numbers with eleven or eight significant bits.

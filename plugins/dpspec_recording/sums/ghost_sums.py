@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.fingerprints import Tally, TensorSnapshot
-from dpspec_recording.folder.probe_facts import GhostFacts
+from dpspec_recording.folder.merging import GhostFacts
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.ranks.shards import local
 from dpspec_recording.sums.clipped_sums import HALVES, product_type

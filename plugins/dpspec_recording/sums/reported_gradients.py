@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from dpspec_recording.folder.probe_facts import GradientFacts
+from dpspec_recording.folder.merging import GradientFacts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.sums.centering import is_centered_row
 

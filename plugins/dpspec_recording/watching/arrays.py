@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UsageError
-from dpspec_recording.folder.probe_facts import UpdateFacts
 
 #: The packages of the functions of an optimizer of optax, and of the values in their closures.
 _LIBRARIES = ("optax", "jax", "jaxlib", "builtins")
@@ -58,6 +57,10 @@ class ReportedUpdates(torch.optim.Optimizer):
 
     Attributes:
         kind: The optimizer whose updates are not repeated; empty if they are.
+        steps: The number of updates.
+        different: The number of repeated updates with another result.
+        failed: The number of updates that cannot be repeated.
+        hooks: Empty: a step calls no function of the script.
     """
 
     def __init__(self, model: ArrayModel, rule: Any) -> None:
@@ -72,15 +75,18 @@ class ReportedUpdates(torch.optim.Optimizer):
         self._reported: list[Tensor] = []
         self._gradients: list[Any] = []
         self._memory = None if self._rule is None else self._rule.init(self._arrays())
-        self._steps = self._different = self._failed = 0
+        self.steps = self.different = self.failed = 0
+        self.hooks: list[str] = []
 
     @property
-    def facts(self) -> UpdateFacts | None:
-        """None if no update is repeated."""
-        if self._rule is None:
-            return None
-        repeated = self._steps - self._failed
-        return UpdateFacts(steps=self._steps, recomputed=repeated, different=self._different, failed=self._failed)
+    def is_recomputed(self) -> bool:
+        """Whether updates are repeated."""
+        return self._rule is not None
+
+    @property
+    def recomputed(self) -> int:
+        """The number of repeated updates."""
+        return self.steps - self.failed
 
     def report(self, parameters: Iterable[Any], gradients: Iterable[Any] | None) -> None:
         """Keep the arrays after a step, and the gradients that the script's optimizer got. Then call :meth:`step`."""
@@ -99,23 +105,18 @@ class ReportedUpdates(torch.optim.Optimizer):
         """Repeat the update before the copies move."""
         if self._rule is None:
             return
-        self._steps += 1
+        self.steps += 1
         try:
             before = self._arrays()
             updates, self._memory = self._rule.update([g.numpy() for g in self._gradients], self._memory, before)
             expected = [p + np.asarray(update) for p, update in zip(before, updates, strict=True)]
         except Exception:  # code of the script's libraries
-            self._failed += 1
+            self.failed += 1
             return
         pairs = zip(before, expected, self._reported, strict=True)
-        self._different += not all(_close(p, expected_array, new.numpy()) for p, expected_array, new in pairs)
+        self.different += not all(_close(p, expected_array, new.numpy()) for p, expected_array, new in pairs)
 
-    @property
-    def restated(self) -> int:
-        """0: the optimizer's state is the recorder's own."""
-        return 0
-
-    def after_step(self) -> None:
+    def after_step(self, *, compared: bool = False) -> None:
         """Nothing: the update was repeated before."""
 
     def _arrays(self) -> list[Any]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from dpspec.errors import UnobservableError
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.fingerprints import Tally, TensorSnapshot
-from dpspec_recording.folder.probe_facts import ScaledFacts
+from dpspec_recording.folder.merging import ScaledFacts
 from dpspec_recording.folder.step_record import UNSEEN
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.ranks.rank_watch import RankWatch
@@ -31,7 +31,7 @@ from dpspec_recording.sums.clipped_sums import Contributions, SummedGradients, s
 from dpspec_recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.noise_watch import NoiseWatch
-from dpspec_recording.watching.optimizer_state import adds_in_place
+from dpspec_recording.watching.optimizer_updates import adds_in_place
 from dpspec_recording.watching.step_hooks import attach_step_hooks, put_method
 
 #: Steps that are read together, and numbers of gradients that are kept for it.

@@ -1,17 +1,12 @@
-"""Parameters between steps: whether they moved, and the parameters at which gradients are computed."""
+"""Parameters between steps: whether they moved."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from xxhash import xxh3_128
 
-from dpspec_recording.audited_steps import AuditedSteps
-from dpspec_recording.fingerprints import KEY, Tally, differ, fingerprint, is_plain, memory_of
-from dpspec_recording.folder.probe_facts import PassFacts
-from dpspec_recording.model_hook import ModelHook
+from dpspec_recording.fingerprints import KEY, differ, fingerprint, is_plain, memory_of
 from dpspec_recording.ranks.shards import local
 
 #: The largest number of steps whose parameters are remembered, by 16 bytes each.
@@ -59,66 +54,3 @@ class ParameterWatch:
         for p, memory in zip(parameters, self._memories, strict=True):
             whole.update(memory_of(p.detach().contiguous()) if memory is None else memory)
         return whole.digest()
-
-
-class GradientParameters:
-    """Counts the passes of audited steps that compute gradients at other parameters than the last step left."""
-
-    def __init__(self, watch: ParameterWatch, parameters: Sequence[nn.Parameter], audits: AuditedSteps) -> None:
-        """watch: keeps the parameters that the last step left. parameters: those that noise is added to."""
-        self._watch, self._parameters, self._audits = watch, list(parameters), audits
-        self._other = Tally()
-        self._passes = self._compared = self._steps = self._unseen = 0
-        self._kinds: set[str] = set()
-
-    @property
-    def facts(self) -> PassFacts:
-        return PassFacts(
-            passes=self._passes,
-            moved=int(self._other),
-            steps=self._steps,
-            unseen=self._unseen,
-            compared=self._compared,
-        )
-
-    def attach(self, model: nn.Module, guarded: _Guarded, undo: ExitStack, compiled: nn.Module | None = None) -> None:
-        """Add hooks, until ``undo`` removes them. ``guarded`` keeps faults of the recorder from the training.
-
-        compiled: the wrapper of the model, whose hooks run outside of compiled code.
-        """
-
-        def forward(module: nn.Module, _: Any) -> None:
-            if torch.compiler.is_compiling():
-                return
-            if not module.training:
-                self._audits.include()  # the step after an evaluation
-            elif torch.is_grad_enabled():
-                self.observe("forward", guarded)
-
-        inner = getattr(model, "_module", None)
-        for module in (inner if isinstance(inner, nn.Module) else model, compiled):
-            if module is not None:
-                undo.callback(module.register_forward_pre_hook(ModelHook(forward)).remove)
-        if self._parameters:
-            first: Any = self._parameters[0]
-            undo.callback(first.register_hook(lambda _: self.observe("backward", guarded)).remove)
-
-    def observe(self, kind: str, guarded: _Guarded) -> None:
-        """A pass computes gradients now. kind: ``forward`` or ``backward``."""
-        self._passes += 1
-        self._kinds.add(kind)
-        if self._audits.audited:
-            guarded(self._compare)
-
-    def _compare(self) -> None:
-        self._compared += 1
-        if torch._C._functorch.peek_interpreter_stack() is None:
-            self._other.add(self._watch.moved())
-        else:
-            with torch._C._DisableFuncTorch():  # transforms of torch.func hide the memory of all tensors
-                self._other.add(self._watch.moved())
-
-    def stepped(self) -> None:
-        self._steps += 1
-        self._unseen += "forward" not in self._kinds
-        self._kinds.clear()

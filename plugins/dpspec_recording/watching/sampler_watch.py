@@ -1,4 +1,4 @@
-"""The drawn records, observed at the loader's own sampler during its iteration, and the seeds of noise and batches.
+"""The drawn records, observed at the loader's own sampler during its iteration.
 
 ``BatchMemoryManager`` wraps the same object, so logical batches are observed. Loaders that load ahead draw before a
 batch is used: batches wait in a queue until a step takes them. A pass over the loader may end early or train nothing;
@@ -12,10 +12,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from dpspec.errors import UnobservableError
-from dpspec_recording.folder.probe_facts import SeedFacts
 from dpspec_recording.folder.step_record import Indices
 
 _Result = TypeVar("_Result")
@@ -155,41 +153,3 @@ class SamplerWatch:
         self._waiting = deque([*self._waiting][last:] if self._rated else [])
         self.passed_over += first > 0 or (last < len(batches) and not self._rated)
         return batches[first:last]
-
-
-class SeedWatch:
-    """Compares the generator of Opacus' optimizer with the one of its sampler.
-
-    Two generators with one seed draw the same numbers, so that noise determines batches. One generator for both does
-    not repeat its numbers.
-
-    """
-
-    def __init__(self, optimizer: Any, sampler: Any) -> None:
-        """sampler: Opacus'; None for another one, whose generator is not compared."""
-        self._optimizer, self._sampler = optimizer, sampler
-        self._public = _seed(torch.Generator())
-        self._on_host = optimizer.params[0].device.type == "cpu"
-        self._shared = self._steps_with_public = 0
-
-    def step(self) -> None:
-        noise: Any = self._optimizer.generator or (torch.default_generator if self._on_host else None)
-        batches: Any = None if self._sampler is None else self._sampler.generator or torch.default_generator
-        seeds = _seed(noise), _seed(batches)
-        if noise is not batches and seeds[0] is not None and seeds[0] == seeds[1]:
-            self._shared += noise.device.type == batches.device.type
-        if self._public in seeds:
-            self._steps_with_public += any(
-                generator.device.type == "cpu" for generator in (noise, batches) if _seed(generator) == self._public
-            )
-
-    @property
-    def facts(self) -> SeedFacts:
-        return SeedFacts(shared=self._shared, public=self._steps_with_public)
-
-
-def _seed(generator: Any) -> int | None:
-    try:
-        return int(generator.initial_seed())
-    except (AttributeError, RuntimeError, TypeError):
-        return None

@@ -22,8 +22,7 @@ from dpspec_recording.ranks.group import Group
 from dpspec_recording.ranks.rank_watch import data_digest
 from dpspec_recording.recognized import inner_module
 from dpspec_recording.watching.generators import continued_state, keep_end
-from dpspec_recording.watching.model_state import ModelState
-from dpspec_recording.watching.optimizer_state import is_fresh
+from dpspec_recording.watching.optimizer_updates import is_fresh
 
 #: Seconds, and share of the elapsed time, that notes may take; a script that saves at each step is noted at some.
 _SECONDS, _SHARE = 2.0, 0.05
@@ -35,12 +34,12 @@ class StateWatch:
         training_parts: Parts,
         inner: torch.optim.Optimizer | None,
         trained: Iterable[Tensor],
-        model_state: ModelState,
+        frozen: str,
         secret: str,
     ) -> None:
-        """inner: the optimizer of torch. secret: of the first part."""
+        """inner: the optimizer of torch. frozen: digest of buffers and frozen parameters. secret: of the first part."""
         self._parts, self._inner, self._trained = training_parts, inner, list(trained)
-        self._frozen, self._secret = model_state.digest(), secret
+        self._frozen, self._secret = frozen, secret
         dataset = getattr(training_parts.planted or training_parts.loader, "dataset", None)
         self._data = data_digest(Group(0, 1, bytes.fromhex(secret)), dataset) if dataset is not None else ""
         self._started, self._spent, self._busy = time.monotonic(), 0.0, False

@@ -1,9 +1,8 @@
-"""Hooks of an optimizer's steps, methods that the recorder wraps, and torch's gradient scalers."""
+"""Hooks of an optimizer's steps, and methods that the recorder wraps."""
 
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import wraps
 from typing import Any
 
 import torch
@@ -34,26 +33,6 @@ def _is_nested(optimizer: torch.optim.Optimizer) -> bool:
             steps += bool(arguments) and arguments[0] is optimizer
         frame = frame.f_back
     return steps > 1
-
-
-class ScalerWatch:
-    """Notes whether an enabled ``GradScaler`` of torch calls the steps of an optimizer.
-
-    A scaler skips a step and lowers its scale if a gradient overflows, which depends on records.
-    """
-
-    def __init__(self, optimizers: list[Any], undo: ExitStack) -> None:
-        """optimizers: the observed one, inside and outside of its wrappers."""
-        self.used = False
-        original = torch.amp.GradScaler.step
-
-        @wraps(original)
-        def step(scaler: Any, optimizer: Any, *args: Any, **named: Any) -> Any:
-            observed = any(optimizer is watched for watched in optimizers)
-            self.used = self.used or (observed and scaler.is_enabled())
-            return original(scaler, optimizer, *args, **named)
-
-        undo.callback(put_method(torch.amp.GradScaler, "step", step))
 
 
 def put_method(holder: Any, name: str, method: Any) -> Callable[[], None]:

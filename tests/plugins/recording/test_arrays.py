@@ -15,7 +15,7 @@ from support.checked_runs import CheckedRun, Question, check_run
 import dpspec
 from dpspec.errors import UsageError
 from dpspec.results.conformance_status import rejected
-from dpspec_recording.folder.probe_facts import UpdateFacts
+from dpspec_recording.probes.updates import UpdateFacts, Updates
 from dpspec_recording.watching.arrays import tensor_of
 
 RECORDS, RATE, CLIP, SIGMA, SHAPES = 200, 0.1, 0.5, 1.5, ((8, 5), (5,))
@@ -109,7 +109,7 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     assert found.status == ("proved", "no-deviation-found")
     assert {"loop-reports", "model-state", "update-rule"} <= {one.name for one in found.assumptions}
     *_, end = found.run.folder.steps()
-    assert (end.updates, end.optimizer) == (None, "LoopUpdate")
+    assert end.of(Updates) == UpdateFacts(steps=0, recomputed=0, different=0, failed=0, optimizer="LoopUpdate")
 
 
 def test_updates_of_optax_are_repeated(optax: Any, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_updates_of_optax_are_repeated(optax: Any, tmp_path: Path) -> None:
     assert found.status == ("proved", "no-deviation-found")
     assert "clipping by coordinates or layers leaves longer ones" in " ".join(found.audit.recording.confirm)
     *_, end = found.run.folder.steps()
-    assert (end.updates, end.optimizer) == (UpdateFacts(steps=40, recomputed=40, different=0, failed=0), "")
+    assert end.of(Updates) == UpdateFacts(steps=40, recomputed=40, different=0, failed=0)
     assert "update-rule" not in {one.name for one in found.assumptions}
     (check,) = [one for one in found.checks if one.assumption == "update-rule"]
     assert (check.note, check.detectable) == ("at 40 of 40 steps", 2.0**-16)
@@ -155,7 +155,7 @@ def test_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any
     with dpspec.record(tmp_path / "run", model=[np.zeros(3, np.float32)], optimizer=optax.momentum(rate)) as run:
         run.sampled([1])
     *_, end = check_run(tmp_path / "run", Question(delta=1e-5)).run.folder.steps()
-    assert end.optimizer == "GradientTransformation"
+    assert end.of(Updates).optimizer == "GradientTransformation"
 
 
 @pytest.mark.family

@@ -12,8 +12,7 @@ from support.opacus_training import Training
 
 from dpspec.errors import UsageError
 from dpspec_recording import audited_steps
-from dpspec_recording.audited_steps import FIRST, POWER, AuditedSteps, found_faults
-from dpspec_recording.folder.probe_facts import AuditFacts
+from dpspec_recording.audited_steps import FIRST, POWER, AuditedSteps, AuditFacts, found_faults
 from dpspec_recording.judge.checks import EDITED
 
 

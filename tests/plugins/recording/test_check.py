@@ -21,8 +21,8 @@ from dpspec.contract.results import UNKNOWN, Result
 from dpspec.errors import SpecError, UsageError
 from dpspec_recording.judge.channels import CHANNELS, assumes, channels, complete
 from dpspec_recording.judge.check import document_of
-from dpspec_recording.judge.conditions import channel_of
-from dpspec_recording.judge.faults import RunTest
+from dpspec_recording.outcomes.conditions import channel_of
+from dpspec_recording.outcomes.faults import RunTest
 
 DELTA = 1e-5
 

@@ -17,10 +17,10 @@ from dpspec.cli.app import main
 from dpspec.decimals import upper
 from dpspec.engine.accountant_figure import accountant_epsilon
 from dpspec.reporters.page import render
-from dpspec_recording.judge.checks import MOVED
 from dpspec_recording.judge.executed_run import observe
 from dpspec_recording.judge.rules import fired_rules
 from dpspec_recording.judge.sentences import run_facts
+from dpspec_recording.probes.parameters import MOVED
 
 DELTA = 1e-5
 

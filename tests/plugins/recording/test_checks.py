@@ -21,9 +21,9 @@ from dpspec.contract import Check
 from dpspec_recording.judge import canaries, checks, joined_checks, noise_checks
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.checks import MEDDLED, SUM_MOVED
-from dpspec_recording.judge.conditions import TESTED
-from dpspec_recording.judge.faults import Fault, RunTest
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
+from dpspec_recording.outcomes.conditions import TESTED
+from dpspec_recording.outcomes.faults import Fault, RunTest
 
 Script = Callable[[Training], None]
 

@@ -18,9 +18,9 @@ from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.evidence import NoiseSums, RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, Measurement
 from dpspec_recording.judge.combined_checks import combined, corrected
-from dpspec_recording.judge.conditions import TESTED
-from dpspec_recording.judge.faults import RunTest, checks_of
 from dpspec_recording.judge.noise_checks import noise_checks
+from dpspec_recording.outcomes.conditions import TESTED
+from dpspec_recording.outcomes.faults import RunTest, checks_of
 
 
 def test_a_recording_has_at_most_seventeen_kinds_of_checks() -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from dpspec.stats.conformance.measurement import Measurement
 from dpspec_recording.judge import faults
-from dpspec_recording.judge.conditions import ASSUMABLE, CONDITIONS, TESTED, channel_of, stated
-from dpspec_recording.judge.faults import Fault
+from dpspec_recording.outcomes.conditions import ASSUMABLE, CONDITIONS, TESTED, channel_of, stated
+from dpspec_recording.outcomes.faults import Fault
 
 FAULT = Fault(name="a-fault", assumption="noise-scale", title="steps", observed="reported", advice="Mend it.")
 

@@ -21,11 +21,12 @@ import dpspec
 from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder.facts import of_ranks
 from dpspec_recording.folder.joined_folder import Comparison, joined_comparison
-from dpspec_recording.folder.probe_facts import PassFacts, SumFacts
+from dpspec_recording.folder.merging import SumFacts
 from dpspec_recording.folder.run_folder import INTERNAL, STEPS, RunFolder
 from dpspec_recording.judge import checks, joined_checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.judge.executed_run import observe
+from dpspec_recording.probes.passes import Passes, PassFacts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -313,11 +314,12 @@ def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
         PassFacts(passes=9, moved=0, steps=4, unseen=0, compared=9),
         PassFacts(passes=8, moved=2, steps=4, unseen=1, compared=7),
     ]
-    one = replace(whole, sums=SumFacts(compared=4, edited=0), passes=passes[0], norm_type="", drawn_batches=4)
-    other = replace(whole, sums=SumFacts(compared=4, edited=1), passes=passes[1], norm_type="bfloat16")
+    seen = [{**whole.observed, Passes.name: fact} for fact in passes]
+    one = replace(whole, observed=seen[0], sums=SumFacts(compared=4, edited=0), norm_type="", drawn_batches=4)
+    other = replace(whole, observed=seen[1], sums=SumFacts(compared=4, edited=1), norm_type="bfloat16")
     found = of_ranks([one, replace(other, drawn_batches=7)], None, [4, 5], 4)
     assert found.sums == SumFacts(compared=8, edited=1)
-    assert found.passes == PassFacts(passes=17, moved=2, steps=8, unseen=1, compared=16)
+    assert found.of(Passes) == PassFacts(passes=17, moved=2, steps=8, unseen=1, compared=16)
     assert (found.norm_type, found.drawn_batches) == ("bfloat16", 6)
 
 

@@ -10,7 +10,8 @@ from support.checked_runs import CheckedRun
 from support.opacus_training import Training, recorded
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dpspec_recording.judge.checks import LOADED, MOVED, OTHER_PARAMETERS, RETURNED
+from dpspec_recording.probes.parameters import LOADED, MOVED, RETURNED
+from dpspec_recording.probes.passes import OTHER_PARAMETERS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

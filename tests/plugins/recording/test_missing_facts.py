@@ -14,7 +14,7 @@ from dpspec_recording.folder.run_folder import END, MARK, STEPS, JournalWriter, 
 #: The channel of each fact's check.
 CHANNELS = {
     "updates": "update-rule",
-    "restated": "update-rule",
+    "optimizer_state": "update-rule",
     "meddled": "update-rule",
     "sums": "sensitivity",
     "clip_limits": "sensitivity",

@@ -12,7 +12,7 @@ from support.checked_runs import CheckedRun, Question, check_run
 from support.opacus_training import Training
 from torch import nn
 
-from dpspec_recording.watching.model_state import OF_OPACUS, ModelState
+from dpspec_recording.watching.module_values import OF_OPACUS, ModuleValues
 
 Script = Callable[[Training, Any], None]
 
@@ -129,7 +129,7 @@ UNCHANGED: dict[str, list[str]] = {"buffers": [], "state": [], "attributes": [],
 )
 def test_layers_of_torch_keep_no_batch(model: Callable[[], nn.Module]) -> None:
     made = model()
-    watch = ModelState(made, list(made.parameters()))
+    watch = ModuleValues(made, list(made.parameters()))
     with torch.no_grad():
         for p in made.parameters():
             p.add_(1.0)
@@ -157,7 +157,7 @@ def exchanged_layers(made: Any) -> None:
 )
 def test_other_parameters_are_named(exchange: Callable[[Any], None], names: list[str]) -> None:
     made = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
-    watch = ModelState(made, list(made.parameters()))
+    watch = ModuleValues(made, list(made.parameters()))
     exchange(made)
     assert set(names) <= set(watch.changed()["state"] + watch.changed()["buffers"])
     assert bool(names) is bool(watch.changed()["state"])
@@ -170,7 +170,7 @@ def test_opacus_keeps_batches_under_these_names() -> None:
 
 def test_running_averages_are_named() -> None:
     made = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-    watch = ModelState(made, list(made.parameters()))
+    watch = ModuleValues(made, list(made.parameters()))
     made(torch.randn(5, 4))
     watch.compare(audited=False)
     assert watch.changed()["buffers"] == ["1.num_batches_tracked", "1.running_mean", "1.running_var"]
@@ -180,10 +180,10 @@ def test_values_that_torch_does_not_count_as_written_are_compared_at_audited_ste
     """The buffer has its first value again at the end."""
     for audited in (True, False):
         made = nn.BatchNorm1d(3)
-        watch = ModelState(made, list(made.parameters()))
+        watch = ModuleValues(made, list(made.parameters()))
         made.running_mean.data.add_(1.0)  # type: ignore[union-attr]
         watch.compare(audited=False)  # the first comparison reads each buffer
-        watch = ModelState(made, list(made.parameters()))
+        watch = ModuleValues(made, list(made.parameters()))
         watch.compare(audited=False)
         made.running_mean.data.add_(1.0)  # type: ignore[union-attr]
         watch.compare(audited=audited)

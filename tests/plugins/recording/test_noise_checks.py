@@ -13,8 +13,8 @@ from torch import nn
 
 import dpspec
 from dpspec.stats.gaussian_noise import INTERVALS
-from dpspec_recording.judge.faults import checks_of
 from dpspec_recording.judge.noise_checks import ALONG, PAIRS, noise_checks
+from dpspec_recording.outcomes.faults import checks_of
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.sums.reported_gradients import ReportedGradients
 

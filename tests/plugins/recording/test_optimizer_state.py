@@ -1,6 +1,6 @@
 """The state of the inner optimizer, and recomputed updates."""
 
-import dataclasses
+import types
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from support.opacus_training import Training, recorded
 from support.plain_loop import plain_loop
 from torch import nn
 
-from dpspec_recording.folder.probe_facts import UpdateFacts
-from dpspec_recording.watching.optimizer_state import AuditedUpdates
+from dpspec_recording.probes.optimizer_state import OptimizerState
+from dpspec_recording.watching.optimizer_updates import AuditedUpdates
 
 Between = Callable[[torch.optim.Optimizer], None]
 
@@ -148,8 +148,13 @@ def stepped(optimizer: torch.optim.Optimizer, between: Between | None, trained: 
             between(optimizer)
         optimizer.step()
         updates.after_step()
-    assert updates.facts is not None
-    return [*dataclasses.astuple(updates.facts)]
+    return counts(updates)
+
+
+def counts(updates: AuditedUpdates) -> list[int]:
+    """Return all updates, the recomputed ones, those with another result, and those that cannot be recomputed."""
+    assert updates.is_recomputed
+    return [updates.steps, updates.recomputed, updates.different, updates.failed]
 
 
 def with_momentum() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -166,7 +171,7 @@ def test_momentum_that_changes_inside_a_step() -> None:
     momentum_inside(optimizer)
     optimizer.step()
     updates.after_step()
-    assert updates.facts == UpdateFacts(steps=1, recomputed=1, different=1, failed=0)
+    assert counts(updates) == [1, 1, 1, 0]
 
 
 def test_parameters_of_no_group_must_not_move() -> None:
@@ -194,7 +199,7 @@ def test_honest_updates_are_equal(name: str, kind: torch.dtype) -> None:
     model = network().to(kind)
     optimizer = KINDS[name](model.parameters())
     if "fused" in name and kind is torch.bfloat16:  # these kernels round differently at another address
-        assert AuditedUpdates(optimizer, []).facts is None
+        assert not AuditedUpdates(optimizer, []).is_recomputed
         return
     steps, recomputed, different, failed = stepped(optimizer, None, list(model.parameters()), steps=12)
     assert (steps, different, failed) == (12, 0, 0)
@@ -203,13 +208,20 @@ def test_honest_updates_are_equal(name: str, kind: torch.dtype) -> None:
 
 def test_state_is_compared_after_audited_steps_only() -> None:
     model, optimizer = with_momentum()
-    updates = AuditedUpdates(optimizer, list(model.parameters()))
+    updates, state = AuditedUpdates(optimizer, list(model.parameters())), OptimizerState()
+    training: Any = types.SimpleNamespace(optimizer=optimizer, audits=types.SimpleNamespace())
+    state.start(training)
     for audited in (True, False, False, True, False):
         for p in model.parameters():
             p.grad = torch.randn_like(p)
+        training.audits.audited = audited
+        state.before_update()
         updates.before_step(audited=audited)
         optimizer.step()
         updates.after_step()
+        state.after_update()
         momentum(optimizer)
-    assert updates.restated == 2  # the fifth step ended unaudited
-    assert updates.facts == UpdateFacts(steps=5, recomputed=2, different=0, failed=0)
+    facts = state.facts()
+    assert facts is not None
+    assert facts.restated == 2  # the fifth step ended unaudited
+    assert counts(updates) == [5, 2, 0, 0]

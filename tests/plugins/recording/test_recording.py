@@ -19,6 +19,7 @@ from dpspec.cli.app import main
 from dpspec.errors import UsageError
 from dpspec_recording.folder.run_folder import RunFolder
 from dpspec_recording.folder.step_record import UNSEEN, PublicStep
+from dpspec_recording.probes.parameters import Parameters
 
 WAYS = {
     "flat": {},
@@ -302,7 +303,7 @@ def test_moves_beside_the_optimizer_are_seen_before_and_after_it(tmp_path):
         nudge()
     _, _, internal, end = steps_of(tmp_path / "run")
     assert [kept.outside for kept in internal] == [0.0, 1.0, 1.0]
-    assert end.outside == 1.0
+    assert end.of(Parameters).outside == 1.0
 
 
 def test_unreported_updates_and_errors_are_noted_at_the_end(tmp_path):

@@ -20,6 +20,7 @@ from dpspec_recording.folder.resumed_folder import next_part, open_run
 from dpspec_recording.folder.run_folder import MARK, STATES, RunWriter
 from dpspec_recording.judge import checks, joined_checks, recorded_run
 from dpspec_recording.judge.bounds import phases_of
+from dpspec_recording.probes.passes import Passes
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -65,7 +66,7 @@ def test_a_resumed_training_is_checked_as_one_that_was_not_interrupted(first: An
     assert {one.name for one in parts.assumptions} == {one.name for one in whole.assumptions} | {"joined-parts"}
     assert "Part 2 continues step 20 of part 1." in parts.cautions
     assert parts.run.end.drawn_batches == 40
-    assert parts.run.end.passes.steps == 40
+    assert parts.run.fact(Passes).steps == 40
 
 
 def moved(job: Job) -> None:

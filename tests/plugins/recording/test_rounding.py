@@ -1,9 +1,10 @@
 """Frozen weights into which adapters are merged, and taken out again, differ by rounding; other changes do not."""
 
-from collections.abc import Callable
+from collections.abc import dataclasses
 from pathlib import Path
 from typing import Any
 
+import Callable
 import pytest
 import torch
 from support.checked_runs import Question, check_run, checked
@@ -12,8 +13,8 @@ from support.plain_loop import plain_loop, rebuilt
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpspec_recording.judge.checks import CHANGED
-from dpspec_recording.watching.model_state import ModelState
+from dpspec_recording.probes.model_state import CHANGED, ModelStateFacts
+from dpspec_recording.watching.module_values import ModuleValues
 from dpspec_recording.watching.rounding import BlockSums
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -76,7 +77,7 @@ def test_integers_have_no_rounding() -> None:
 def test_rounding_of_half_precision_may_hold_a_training(kind: torch.dtype, change: str, found: str) -> None:
     """Adapters that are merged ten times, a step of a small learning rate, and one of a large one."""
     model = nn.Linear(40, 30, bias=False).to(kind).requires_grad_(False)
-    state, weight, generator = ModelState(model, []), model.weight.data, torch.Generator().manual_seed(3)
+    state, weight, generator = ModuleValues(model, []), model.weight.data, torch.Generator().manual_seed(3)
     step = torch.randn(weight.shape, generator=generator).to(kind)
     for _ in range(10 if change == "merged" else 0):
         weight.add_(0.1 * step).sub_(0.1 * step)
@@ -87,7 +88,8 @@ def test_rounding_of_half_precision_may_hold_a_training(kind: torch.dtype, chang
 
 def test_a_change_by_rounding_of_half_precision_is_asked(tmp_path: Path) -> None:
     plain_loop(tmp_path / "run")
-    changed = rebuilt(tmp_path / "run", tmp_path / "changed", end={"coarse": ("base.weight",)})
+    rounded = ModelStateFacts(buffers=(), state=(), attributes=(), rounded=(), coarse=("base.weight",))
+    changed = rebuilt(tmp_path / "run", tmp_path / "changed", end={"model_state": dataclasses.asdict(rounded)})
     before, after = (checked(folder, epsilon=100.0) for folder in (tmp_path / "run", changed))
     assert (before.verdict, after.status) == ("proved", ("open", "no-deviation-found"))
     assert "base.weight changed by no more than rounding in half precision" in after.reason

@@ -13,8 +13,7 @@ from support.opacus_training import SECRET, Training, recorded
 from support.sketches import directions
 from torch import nn
 
-from dpspec_recording.folder.probe_facts import SeedFacts
-from dpspec_recording.judge.noise_checks import PUBLIC_SEED, SHARED_SEED
+from dpspec_recording.probes.seeds import PUBLIC_SEED, SHARED_SEED, SeedFacts, Seeds
 from dpspec_recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, width_of
 from dpspec_recording.watching.parameter_watch import ParameterWatch
 from dpspec_recording.watching.sampler_watch import SamplerWatch
@@ -91,7 +90,7 @@ def test_repeated_and_public_seeds_deviate(noise, batches, test, tmp_path):
     if test:
         assert found.rejected == {test}
     else:
-        assert found.run.end.seeds == SeedFacts(shared=0, public=0)
+        assert found.run.fact(Seeds) == SeedFacts(shared=0, public=0)
 
 
 def drawn_at(training: Training, rate: Any) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from dpspec.contract import Check
 from dpspec.stats.conformance.measurement import LimitOf, Measurement, Observed, exactly
-from dpspec_recording.judge.conditions import channel_of
+from dpspec_recording.outcomes.conditions import channel_of
 
 
 @dataclass(frozen=True, kw_only=True)

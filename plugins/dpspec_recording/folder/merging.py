@@ -1,20 +1,27 @@
-"""Counts of each observer of a training: the form on disk, and how facts of ranks and of parts become one.
+"""How facts of ranks, and of the parts of a resumed training, become one.
 
 A field says how its values of several ranks, and of several parts of a resumed training, are joined:
 
->>> ranks = [UpdateFacts(steps=40, recomputed=40, different=n, failed=0) for n in (0, 2)]
->>> joined(ranks, "ranks")
-UpdateFacts(steps=80, recomputed=80, different=2, failed=0)
+>>> @dataclass(frozen=True)
+... class LoadFacts:
+...     loads: Count = field(metadata=join_by(max, sum))  # ranks make the same loads, parts make further ones
+>>> joined([LoadFacts(loads=2), LoadFacts(loads=2)], "ranks")
+LoadFacts(loads=2)
+>>> joined([LoadFacts(loads=2), LoadFacts(loads=1)], "parts")
+LoadFacts(loads=3)
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from itertools import chain
 from operator import itemgetter
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from dpspec.json_records import Between, Count, Real
 
 Number: TypeAlias = Annotated[float, Between(0.0, 1e15)]
+
+Names: TypeAlias = tuple[str, ...]
 
 #: Joins the values of several ranks or parts.
 Join: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -42,24 +49,20 @@ def joined(rows: Sequence[T], across: Across) -> T:
     return result
 
 
+def word(values: Sequence[str]) -> str:
+    """The first that is not empty; of half precisions the coarser one."""
+    return "bfloat16" if "bfloat16" in values else next(filter(None, values), "")
+
+
+def union(names: Sequence[Names]) -> Names:
+    """All names, each once."""
+    return tuple(dict.fromkeys(chain.from_iterable(names)))
+
+
 #: The metadata of a fact that is a dataclass of facts.
 OWN: Mapping[str, Join] = {"ranks": lambda rows: joined(rows, "ranks"), "parts": lambda rows: joined(rows, "parts")}
 
 _SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditFacts:
-    """The audited steps. share: the probability of an audit after the first steps."""
-
-    steps: Count = field(metadata=join_by(min, sum))
-    audited: Count = field(metadata=join_by(min, sum))
-    share: Number = field(metadata=_MIN)
-
-    @property
-    def are_whole(self) -> bool:
-        """Whether all steps were audited."""
-        return self.audited == self.steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,18 +152,6 @@ class SizeFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PassFacts:
-    """Forward passes in training mode. moved: at other parameters than the last step left; steps, unseen: all steps,
-    and those without a pass; compared: passes whose values were compared."""
-
-    passes: Count = field(metadata=_SUM)
-    moved: Count = field(metadata=_SUM)
-    steps: Count = field(metadata=_SUM)
-    unseen: Count = field(metadata=_SUM)
-    compared: Count = field(metadata=_SUM)
-
-
-@dataclass(frozen=True, kw_only=True)
 class GradientFacts:
     """Steps whose gradients were compared with a loop's reports. summed: with a reported sum; different: with other
     gradients than sum and noise; hidden: the length of noise that rounding can hide, in standard deviations."""
@@ -169,21 +160,3 @@ class GradientFacts:
     summed: Count = field(metadata=join_by(itemgetter(0), sum))
     different: Count = field(metadata=join_by(itemgetter(0), sum))
     hidden: Number = field(metadata=join_by(itemgetter(0), max))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeedFacts:
-    """Steps with two generators of one seed, and with the public seed of an unseeded ``torch.Generator()``."""
-
-    shared: Count = field(metadata=_SUM)
-    public: Count = field(metadata=_SUM)
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpdateFacts:
-    """Updates. recomputed: on copies; different: of these, with another result; failed: that cannot be recomputed."""
-
-    steps: Count = field(metadata=_SUM)
-    recomputed: Count = field(metadata=_SUM)
-    different: Count = field(metadata=_SUM)
-    failed: Count = field(metadata=_SUM)

@@ -1,4 +1,4 @@
-"""The inner optimizer: whether only its own steps change its state, and whether a step is the update of its class.
+"""Updates of torch's optimizers, made again on copies by the methods of their classes.
 
 Copy and original have the same shapes, strides and device, so the same kernels run. Results in float32 and float64 may
 still differ by two units in the last place of the longer term, and half precision must be equal in all bits. Fused
@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpspec_recording.fingerprints import Tally, TensorSnapshot, any_event
-from dpspec_recording.folder.probe_facts import UpdateFacts
 from dpspec_recording.ranks.shards import local
 from dpspec_recording.sums.centering import is_centered
 from dpspec_recording.watching import step_hooks
+from dpspec_recording.watching.arrays import ReportedUpdates
 
 _NAMES = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop"),
@@ -113,9 +112,12 @@ class UpdateCopy:
 class AuditedUpdates:
     """Recomputes audited steps on copies of parameters, gradients, state and options, and compares the results.
 
-    It also compares the state after an audited step with the state before the next one.
-
     Attributes:
+        kind: The optimizer's class with its module; empty for classes whose updates are recomputed.
+        steps: The number of updates.
+        recomputed: The number of recomputed updates.
+        different: The number of recomputed updates with another result.
+        failed: The number of audited updates that cannot be recomputed.
         hooks: The names of the script's hooks of the optimizer's step, at a step that changed its gradients.
     """
 
@@ -123,50 +125,27 @@ class AuditedUpdates:
         """trained: all parameters that the optimizer could move; parameters without a group must stay unchanged."""
         self._optimizer, self._trained = optimizer, list(trained)
         self._copy: UpdateCopy | None = None
-        self._left: dict[int, tuple[tuple[str, ...], TensorSnapshot]] = {}
-        self._restated = Tally()
-        self._keep_state(True)
-        self._audited = False
-        self._steps = self._recomputed = self._different = self._failed = 0
+        kind = type(optimizer)
+        self.kind = "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
+        self.steps = self.recomputed = self.different = self.failed = 0
         self.hooks: list[str] = []
 
     @property
-    def kind(self) -> str:
-        """The optimizer's class with its module; empty for classes whose updates are recomputed."""
-        kind = type(self._optimizer)
-        return "" if kind in STEPS else f"{kind.__module__}.{kind.__qualname__}"[:100]
-
-    @property
-    def facts(self) -> UpdateFacts | None:
-        """Counts of recomputed updates.
-
-        None for optimizers that are not recomputed: other classes, LBFGS, SparseAdam, and fused updates in half
-        precision.
-        """
-        if type(self._optimizer) not in STEPS or self._fused_half():
-            return None
-        return UpdateFacts(
-            steps=self._steps, recomputed=self._recomputed, different=self._different, failed=self._failed
-        )
-
-    @property
-    def restated(self) -> int:
-        """The number of steps that begin with another state than the audited step before left."""
-        return int(self._restated)
+    def is_recomputed(self) -> bool:
+        """Whether updates are recomputed: not of other classes, LBFGS, SparseAdam, or fused in half precision."""
+        return type(self._optimizer) in STEPS and not self._is_fused_half()
 
     def before_step(self, *, audited: bool) -> None:
-        self._steps += 1
-        self._audited, self._copy = audited, None
-        if self._left:
-            self._compare_state()
-        if not audited or type(self._optimizer) not in STEPS or self._fused_half():
+        self.steps += 1
+        self._copy = None
+        if not audited or not self.is_recomputed:
             return
         try:
             with torch.no_grad():
                 has_group = {id(p) for group in self._optimizer.param_groups for p in group["params"]}
                 self._copy = UpdateCopy(self._optimizer, [p for p in self._trained if id(p) not in has_group])
         except Exception:
-            self._failed += 1
+            self.failed += 1
 
     def after_step(self, *, compared: bool = False) -> None:
         """Compare the update.
@@ -175,7 +154,6 @@ class AuditedUpdates:
             compared: Whether the caller compares changes of the gradients within the step. Else only centered ones are
                 recomputed.
         """
-        self._keep_state(self._audited)
         copied, self._copy = self._copy, None
         if copied is None:
             return
@@ -183,7 +161,7 @@ class AuditedUpdates:
             with torch.no_grad():
                 self._compare_update(copied, compared)
         except Exception:
-            self._failed += 1
+            self.failed += 1
 
     def _compare_update(self, copied: UpdateCopy, compared: bool) -> None:
         """Compare the update with the one from the gradients before it, or if a hook changed these, from its own."""
@@ -195,15 +173,15 @@ class AuditedUpdates:
         if edited is not None and not copied.has_gradients(exactly=False):  # the optimizer did not change them itself
             self.hooks = self.hooks or _step_hooks(self._optimizer)
             if not compared and not self._is_centered(copied, edited):
-                self._failed += 1
+                self.failed += 1
                 return
             edited.step()
             is_update = is_update or edited.is_update_of(self._optimizer)
-            self._failed += not is_update
-            self._recomputed += is_update
+            self.failed += not is_update
+            self.recomputed += is_update
             return
-        self._different += not is_update
-        self._recomputed += 1
+        self.different += not is_update
+        self.recomputed += 1
 
     @staticmethod
     def _is_centered(copied: UpdateCopy, edited: UpdateCopy) -> bool:
@@ -212,31 +190,20 @@ class AuditedUpdates:
         pairs = [(before, after) for before, after in gradients if before is not None and after is not None]
         return len(pairs) == len(gradients) and is_centered(*map(list, zip(*pairs, strict=True)))
 
-    def _keep_state(self, keep: bool) -> None:
-        self._left = {}
-        for p, values in self._state() if keep else ():
-            self._left[id(p)] = tuple(values), TensorSnapshot()
-            self._left[id(p)][1].keep(values.values())
-
-    def _compare_state(self) -> None:
-        """Compare the state of all parameters with the kept one; empty if there was none."""
-        empty = TensorSnapshot()
-        empty.keep(())
-        events: list[bool | Tensor] = []
-        for p, values in self._state():
-            names, snapshot = self._left.get(id(p), ((), empty))
-            events += [names != tuple(values), snapshot.differ(values.values())]
-        self._restated.add(any_event(events))
-
-    def _state(self) -> list[tuple[Tensor, dict[str, Any]]]:
-        """All parameters with their state."""
-        state = {id(p): values for p, values in self._optimizer.state.items()}  # the hash of a tensor is slow
-        return [(p, state.get(id(p)) or {}) for group in self._optimizer.param_groups for p in group["params"]]
-
-    def _fused_half(self) -> bool:
+    def _is_fused_half(self) -> bool:
         halves = (torch.float16, torch.bfloat16)
         groups = self._optimizer.param_groups
         return any(group.get("fused") and any(p.dtype in halves for p in group["params"]) for group in groups)
+
+
+def recomputed_updates(optimizer: torch.optim.Optimizer, trained: Sequence[Tensor]) -> AuditedUpdates | ReportedUpdates:
+    """The observer of an optimizer's updates: one that a loop over arrays reports repeats them itself.
+
+    Args:
+        optimizer: Torch's, or the one of arrays.
+        trained: All parameters that it could move.
+    """
+    return optimizer if isinstance(optimizer, ReportedUpdates) else AuditedUpdates(optimizer, trained)
 
 
 def _step_hooks(optimizer: torch.optim.Optimizer) -> list[str]:

@@ -34,7 +34,7 @@ _READ = 2**20
 _MOST_NAMES = 20
 
 
-class ModelState:
+class ModuleValues:
     def __init__(self, model: nn.Module, trained: Sequence[Tensor]) -> None:
         self._model, self._trained = model, {id(p) for p in trained}
         self._random = random.SystemRandom()

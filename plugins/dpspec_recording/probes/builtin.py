@@ -1,0 +1,24 @@
+"""All probes, in the order in which their tests are listed and advice is given."""
+
+from typing import Any
+
+from dpspec_recording.probes.loss_scaler import LossScaler
+from dpspec_recording.probes.model_state import ModelState
+from dpspec_recording.probes.optimizer_state import OptimizerState
+from dpspec_recording.probes.other_engines import OtherEngines
+from dpspec_recording.probes.parameters import Parameters
+from dpspec_recording.probes.passes import Passes
+from dpspec_recording.probes.probe import Probe
+from dpspec_recording.probes.seeds import Seeds
+from dpspec_recording.probes.updates import Updates
+
+PROBES: tuple[type[Probe[Any]], ...] = (
+    Seeds,
+    Parameters,
+    ModelState,
+    Passes,
+    OptimizerState,
+    LossScaler,
+    Updates,
+    OtherEngines,
+)

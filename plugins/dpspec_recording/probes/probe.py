@@ -1,0 +1,123 @@
+"""The form of a probe, which owns one fact of a training: it observes, states, merges and judges it.
+
+The smallest probe counts the updates of a training, and judges that there was one for each step:
+
+>>> class Updated(Probe[UpdateCount]):
+...     name, kind = "updated", UpdateCount
+...
+...     def start(self, training):
+...         self._count = 0
+...
+...     def after_update(self):
+...         self._count += 1
+...
+...     def facts(self):
+...         return UpdateCount(updates=self._count)
+...
+...     @staticmethod
+...     def judge(facts, run):
+...         yield TWICE.none_found(facts.updates - run.steps)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from dpspec_recording.folder.merging import Across, joined
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from dpspec_recording.audited_steps import AuditedSteps
+    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.outcomes.outcome import Outcome
+    from dpspec_recording.parts import Parts
+    from dpspec_recording.ranks.rank_watch import RankWatch
+    from dpspec_recording.watching.parameter_watch import ParameterWatch
+
+F = TypeVar("F")
+
+#: An observation of the recorder.
+Observation = Callable[[], None]
+
+
+@dataclass
+class Training:
+    """A training as its probes see it.
+
+    Attributes:
+        parts: What the script passed to ``dpspec.record``.
+        optimizer: Torch's, which makes the updates; None without one.
+        private_optimizer: Opacus'; None for a custom loop.
+        trained: All parameters that may move.
+        parameters: Whether they moved since the last step.
+        rank: The observer of this process among several; None in a single one.
+        audits: Says whether the present step is audited, so that a probe may read the values of tensors.
+        guarded: Makes an observation from a hook: its exceptions end the recording, never the training.
+        undo: Takes the functions that remove hooks.
+        part: The number of this part of a resumed training, from 1.
+        moved: Whether parameters moved between the last step and the update that begins.
+        is_gradient_compared: Whether the gradients within the update that ended were compared with those before it.
+        frozen_digest: Of the buffers and frozen parameters at the beginning.
+        observe_backward: A backward pass of whole parameters, which one rank holds rows of, begins.
+    """
+
+    parts: Parts
+    optimizer: torch.optim.Optimizer | None
+    private_optimizer: Any
+    trained: Sequence[Tensor]
+    parameters: ParameterWatch
+    rank: RankWatch | None
+    audits: AuditedSteps
+    guarded: Callable[[Observation], None]
+    undo: ExitStack
+    part: int = 1
+    moved: bool | Tensor = False
+    is_gradient_compared: bool = False
+    frozen_digest: str = ""
+    observe_backward: Observation = lambda: None
+
+
+class Probe(Generic[F]):
+    """Owns one fact of a training. Its events do nothing by default.
+
+    Attributes:
+        name: Of the fact, in the folder of the run.
+        kind: The frozen dataclass of the fact, whose fields say how those of ranks and parts are joined; ``| None`` if
+            some trainings do not show the fact.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Any]
+
+    def start(self, training: Training) -> None:
+        """The recording begins: keep what the events need, and attach hooks until ``training.undo`` ends them."""
+
+    def before_update(self) -> None:
+        """The optimizer begins an update."""
+
+    def after_update(self) -> None:
+        """The optimizer ends an update."""
+
+    def facts(self) -> F | None:
+        """The fact until now; None if this training does not show it."""
+        return None
+
+    @classmethod
+    def merge(cls, rows: Sequence[F], across: Across) -> F:
+        """The fact of several ranks or parts that observed it: by default joined field by field."""
+        return joined(rows, across)
+
+    @staticmethod
+    def judge(facts: F | None, run: RecordedRun) -> Iterator[Outcome]:
+        """What the fact says of a run. None: the recording lacks it, or the training did not show it."""
+        return iter(())
+
+
+def listeners(probes: Sequence[Probe[Any]], event: str) -> list[Callable[..., None]]:
+    """The methods of the probes that observe an event: a step calls no method that does nothing."""
+    return [getattr(probe, event) for probe in probes if getattr(type(probe), event) is not getattr(Probe, event)]

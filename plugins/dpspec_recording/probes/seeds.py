@@ -1,0 +1,111 @@
+"""Seeds of the generators that draw noise and batches.
+
+The mistake: both get one seed, draw the same numbers, and the noise determines the batches::
+
+    loader = DataLoader(data, generator=torch.Generator().manual_seed(1))
+    make_private(..., data_loader=loader, noise_generator=torch.Generator().manual_seed(1))
+
+or a generator is never seeded, so that it has the seed of every new ``torch.Generator()``, which all readers of torch's
+source know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dpspec.json_records import Count
+from dpspec_recording.folder.merging import join_by
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.probes.probe import Probe, Training
+
+if TYPE_CHECKING:
+    from dpspec_recording.judge.recorded_run import RecordedRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedFacts:
+    """Steps with two generators of one seed, and with the public seed of an unseeded ``torch.Generator()``."""
+
+    shared: Count = field(metadata=join_by(sum))
+    public: Count = field(metadata=join_by(sum))
+
+
+SHARED_SEED = Fault(
+    name="shared-seed",
+    assumption="independent-noise",
+    title="steps whose noise and batch come from two generators with one seed",
+    observed="measured",
+    advice="Both draw the same numbers: give noise_generator another seed than the loader's, or neither.",
+)
+PUBLIC_SEED = Fault(
+    name="public-seed",
+    assumption="secret-randomness",
+    title="steps with the seed of an unseeded torch.Generator(), which is public",
+    observed="measured",
+    advice="Call seed() of the generator, or manual_seed() with a secret number.",
+)
+
+
+class Seeds(Probe[SeedFacts]):
+    """Compares the generator of Opacus' optimizer with the one of its sampler at each update.
+
+    One generator for both does not repeat its numbers, so only two with one seed count. A sampler that is not Opacus'
+    draws in another way: its generator is not compared.
+    """
+
+    name, kind = "seeds", SeedFacts | None
+
+    def __init__(self) -> None:
+        self._optimizer: Any = None
+        self._sampler: Any = None
+        self._shared = self._with_public = 0
+
+    def start(self, training: Training) -> None:
+        """Look up both generators."""
+        import torch
+
+        self._optimizer = training.private_optimizer
+        if self._optimizer is None:
+            return
+        sampler = training.parts.sampler
+        self._sampler = sampler.batches if sampler is not None and sampler.rate is not None else None
+        self._public, self._default = _seed(torch.Generator()), torch.default_generator
+        self._on_host = self._optimizer.params[0].device.type == "cpu"
+
+    def after_update(self) -> None:
+        """Compare the seeds, which a script may change between steps."""
+        if self._optimizer is None:
+            return
+        noise: Any = self._optimizer.generator or (self._default if self._on_host else None)
+        batches: Any = None if self._sampler is None else self._sampler.generator or self._default
+        seeds = _seed(noise), _seed(batches)
+        if noise is not batches and seeds[0] is not None and seeds[0] == seeds[1]:
+            # of other devices, one seed gives other numbers
+            self._shared += noise.device.type == batches.device.type
+        if self._public in seeds:
+            self._with_public += any(
+                generator.device.type == "cpu" for generator in (noise, batches) if _seed(generator) == self._public
+            )
+
+    def facts(self) -> SeedFacts | None:
+        """None for a custom loop, whose generators are not known."""
+        return None if self._optimizer is None else SeedFacts(shared=self._shared, public=self._with_public)
+
+    @staticmethod
+    def judge(facts: SeedFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+        """No step may have one seed for both, or a public one."""
+        if facts is not None:
+            yield SHARED_SEED.none_found(facts.shared, f"of {run.steps} steps", None)
+            yield PUBLIC_SEED.none_found(facts.public, f"of {run.steps} steps", None)
+        elif run.header.source == "opacus":
+            yield Missing(condition="secret-randomness", subject="whether two generators have one seed")
+
+
+def _seed(generator: Any) -> int | None:
+    try:
+        return int(generator.initial_seed())
+    except (AttributeError, RuntimeError, TypeError):
+        return None

@@ -1,0 +1,138 @@
+"""The updates that the optimizer makes of its gradients.
+
+The mistake: code within ``step()`` adds to the parameters what has no noise::
+
+    class Warm(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            for p in self.param_groups[0]["params"]:
+                p.data -= 0.01 * clean[p]
+
+An audited update is made again, on copies of parameters, gradients, state and options, by the method of torch's class,
+and its result is compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dpspec.json_records import Count
+from dpspec_recording.folder.merging import Names, join_by, union, word
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.outcome import Missing, Outcome, Remark
+from dpspec_recording.probes.probe import Probe, Training
+
+if TYPE_CHECKING:
+    from dpspec_recording.judge.recorded_run import RecordedRun
+
+_SUM = join_by(sum)
+
+#: Relative differences that a comparison finds: of an update of torch, which may differ by two units in the last place,
+#: and of one of optax, which fuses operations.
+_OF_TORCH, _OF_ARRAYS = 2.0**-22, 2.0**-16
+
+#: Name of a class.
+_CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateFacts:
+    """Updates. recomputed: on copies; different: of these, with another result; failed: that cannot be recomputed.
+
+    optimizer: the class whose updates are not recomputed, empty otherwise. step_hooks: names of functions of the script
+    that a step calls, if it changes gradients.
+    """
+
+    steps: Count = field(metadata=_SUM)
+    recomputed: Count = field(metadata=_SUM)
+    different: Count = field(metadata=_SUM)
+    failed: Count = field(metadata=_SUM)
+    optimizer: str = field(default="", metadata=join_by(word))
+    step_hooks: Names = field(default=(), metadata=join_by(union))
+
+
+UPDATES = Fault(
+    name="other-updates",
+    assumption="update-rule",
+    title="updates that differ from the recomputed update",
+    observed="measured",
+    advice="Remove hooks from the optimizer, and change no parameter or state in its step.",
+)
+
+
+class Updates(Probe[UpdateFacts]):
+    """Recomputes the updates of audited steps."""
+
+    name, kind = "updates", UpdateFacts | None
+
+    def __init__(self) -> None:
+        self._training: Training | None = None
+
+    def start(self, training: Training) -> None:
+        """Find how the optimizer's updates are recomputed."""
+        if training.optimizer is None:
+            return
+        from dpspec_recording.watching.optimizer_updates import recomputed_updates
+
+        self._training, self._updates = training, recomputed_updates(training.optimizer, training.trained)
+
+    def before_update(self) -> None:
+        """Copy what the update reads."""
+        if self._training is not None:
+            self._updates.before_step(audited=self._training.audits.audited)
+
+    def after_update(self) -> None:
+        """Compare the result."""
+        if self._training is not None:
+            self._updates.after_step(compared=self._training.is_gradient_compared)
+
+    def facts(self) -> UpdateFacts | None:
+        """None without an optimizer. Without steps for fused updates in half precision, which are not recomputed."""
+        if self._training is None:
+            return None
+        updates = self._updates
+        if not updates.is_recomputed:
+            counts = {"steps": 0, "recomputed": 0, "different": 0, "failed": 0}
+        else:
+            recomputed = {"recomputed": updates.recomputed, "different": updates.different}
+            counts = {"steps": updates.steps, "failed": updates.failed, **recomputed}
+        return UpdateFacts(**counts, optimizer=updates.kind, step_hooks=tuple(updates.hooks))
+
+    @staticmethod
+    def judge(facts: UpdateFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+        """Recomputed updates must be equal. Others leave the update rule open, or are stated by their class."""
+        if run.end is None:
+            return
+        audits = run.end.audits
+        named = facts is not None and facts.optimizer
+        noted = 0 if facts is None else facts.steps
+        # facts of several parts are joined over the parts that have them, so that one part may lack updates
+        if run.header.optimizer and not named and noted < audits.steps * max(1, run.header.world):
+            subject = "whether each update is the one that the optimizer computes"
+            yield Missing(condition="update-rule", subject=subject)
+        if facts is None:
+            return
+        if facts.recomputed:
+            note, whole = f"at {facts.recomputed} of {facts.steps} steps", facts.recomputed == facts.steps
+            limit = _OF_ARRAYS if run.has_arrays else _OF_TORCH
+            yield UPDATES.none_found(facts.different, note, limit if whole else audits.limit, whole=whole)
+        if facts.failed:
+            text = (
+                f"{facts.failed} updates could not be recomputed: {_changes_in_step(facts)}, or an option or a part of "
+                "the state cannot be copied"
+            )
+            yield Remark(condition="update-rule", text=text)
+        if _CLASS.fullmatch(facts.optimizer):
+            text = f"{facts.optimizer}, whose updates are not recomputed, steps with the noisy gradients only"
+            yield Remark(condition="update-rule", text=text, is_doubt=False)
+
+
+def _changes_in_step(facts: UpdateFacts) -> str:
+    """What may have changed gradients within the steps of the optimizer, by the names of its hooks."""
+    if not facts.step_hooks:
+        return "gradients changed during step()"
+    named = ", ".join(facts.step_hooks[:5])
+    return f"gradients changed during step(), which calls the optimizer's hooks {named}: change them before step()"

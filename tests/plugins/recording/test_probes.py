@@ -1,0 +1,117 @@
+"""Each probe's judge, on facts that no training made: a fault is found, and its honest twin is not."""
+
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass, replace
+from types import NoneType
+from typing import Any, get_args
+
+import pytest
+from support.facts_only import alarms, run_with
+
+from dpspec_recording.folder.merging import Across
+from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.probes.loss_scaler import LossScaler, LossScalerFacts
+from dpspec_recording.probes.model_state import ModelState, ModelStateFacts
+from dpspec_recording.probes.optimizer_state import OptimizerState, OptimizerStateFacts
+from dpspec_recording.probes.other_engines import OtherEngineFacts, OtherEngines
+from dpspec_recording.probes.parameters import ParameterFacts, Parameters
+from dpspec_recording.probes.passes import Passes, PassFacts
+from dpspec_recording.probes.probe import Probe
+from dpspec_recording.probes.seeds import SeedFacts, Seeds
+from dpspec_recording.probes.updates import UpdateFacts, Updates
+
+#: The facts of an honest run of 100 steps.
+HONEST: dict[type[Probe[Any]], Any] = {
+    Seeds: SeedFacts(shared=0, public=0),
+    Parameters: ParameterFacts(outside=0.0, loaded=0, returned=0),
+    ModelState: ModelStateFacts(buffers=(), state=(), attributes=(), rounded=("base.weight",), coarse=()),
+    Passes: PassFacts(passes=100, moved=0, steps=100, unseen=0, compared=100),
+    OptimizerState: OptimizerStateFacts(restated=0, resumed=False),
+    LossScaler: LossScalerFacts(used=False),
+    Updates: UpdateFacts(steps=100, recomputed=100, different=0, failed=0),
+    OtherEngines: OtherEngineFacts(steps=0),
+}
+
+#: Of each probe faulty facts, as changes of the honest ones, and the alarm.
+FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
+    (Seeds, {"shared": 3}, "shared-seed"),
+    (Seeds, {"public": 1}, "public-seed"),
+    (Parameters, {"outside": 1.0}, "moved-parameters"),
+    (Parameters, {"outside": 1.0, "loaded": 1}, "loaded-weights"),
+    (Parameters, {"outside": 1.0, "returned": 1}, "returned-weights"),
+    (ModelState, {"buffers": ("norm.mean",)}, "changed-state"),
+    (ModelState, {"state": ("head",)}, "changed-state"),
+    (ModelState, {"attributes": ("norm.seen",)}, "model-state"),
+    (ModelState, {"coarse": ("base.weight",)}, "model-state"),
+    (Passes, {"moved": 1}, "other-parameters"),
+    (Passes, {"unseen": 2}, "gradient-parameters"),
+    (OptimizerState, {"restated": 4}, "update-rule"),
+    (OptimizerState, {"resumed": True}, "released-model"),
+    (LossScaler, {"used": True}, "update-rule"),
+    (Updates, {"different": 1}, "other-updates"),
+    (Updates, {"failed": 1}, "update-rule"),
+    (OtherEngines, {"steps": 7}, "released-model"),
+]
+
+#: The conditions that are open if a recording of Opacus lacks the fact.
+MISSING: dict[type[Probe[Any]], set[str]] = {
+    Seeds: {"secret-randomness"},
+    ModelState: {"model-state"},
+    OptimizerState: {"update-rule"},
+    Updates: {"update-rule"},
+}
+
+
+def kind_of(probe: type[Probe[Any]]) -> Any:
+    """Return the dataclass of a probe's fact."""
+    kinds = [kind for kind in get_args(probe.kind) or (probe.kind,) if kind is not NoneType]
+    (kind,) = kinds
+    return kind
+
+
+def parts_of(kind: Any) -> list[Any]:
+    """Return a dataclass, and those of its fields."""
+    return [kind, *(each.type for each in fields(kind) if is_dataclass(each.type))]
+
+
+def test_every_probe_has_facts_that_are_honest_and_facts_that_are_not() -> None:
+    assert {*HONEST} == {probe for probe, _, _ in FAULTY} == {*PROBES}
+    assert len({probe.name for probe in PROBES}) == len(PROBES)
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_probe_says_how_its_facts_are_joined(probe: type[Probe[Any]]) -> None:
+    if probe.merge.__func__ is Probe.merge.__func__:  # type: ignore[attr-defined]
+        for kind in parts_of(kind_of(probe)):
+            assert all({*each.metadata} == {*get_args(Across)} for each in fields(kind))
+    honest = HONEST[probe]
+    assert isinstance(probe.merge([honest, honest], "ranks"), type(honest))
+    assert isinstance(probe.merge([honest, honest], "parts"), type(honest))
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_an_honest_fact_is_no_alarm(probe: type[Probe[Any]]) -> None:
+    assert alarms(probe, HONEST[probe], run_with(HONEST)) == set()
+
+
+@pytest.mark.parametrize(("probe", "change", "alarm"), FAULTY)
+def test_a_faulty_fact_is_the_alarm_of_its_fault(probe: type[Probe[Any]], change: dict[str, Any], alarm: str) -> None:
+    facts = {**HONEST, probe: replace(HONEST[probe], **change)}
+    assert alarms(probe, facts[probe], run_with(facts)) == {alarm}
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_fact_that_a_recording_of_opacus_lacks_leaves_its_condition_open(probe: type[Probe[Any]]) -> None:
+    run = run_with({**HONEST, probe: None})
+    assert alarms(probe, None, run) == MISSING.get(probe, set())
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_run_without_an_end_is_judged(probe: type[Probe[Any]]) -> None:
+    list(probe.judge(None, run_with({}, ended=False)))
+
+
+def test_judges_need_no_torch() -> None:
+    code = "import sys, dpspec_recording.probes.builtin; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,85 @@
+"""Recorded runs that hold facts of probes, and no training: what a judge says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpspec_recording.audited_steps import AuditFacts
+from dpspec_recording.folder.facts import Facts
+from dpspec_recording.folder.header import Header
+from dpspec_recording.folder.merging import ScaledFacts
+from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.folder.step_record import COLUMNS
+from dpspec_recording.judge.recorded_run import InternalSums, OptionHistory, RecordedRun
+from dpspec_recording.outcomes.outcome import Missing, Outcome, Remark
+from dpspec_recording.probes.probe import Probe
+
+#: Values of each step of an honest run; others were not observed.
+STEP = {"updates": 1.0, "rows": 10.0, "drawn": 10.0, "batches": 1.0, "noise_multiplier": 1.0, "clip_norm": 1.0}
+STEP |= {"deviation": 1.0, "divisor": 10.0, "measured_divisor": 10.0, "rate": 0.1, "noise_squares": 5.0}
+
+
+def run_with(
+    facts: Mapping[type[Probe[Any]], Any],
+    *,
+    steps: int = 100,
+    audited: int | None = None,
+    ended: bool = True,
+    columns: Mapping[str, Any] | None = None,
+    **header: Any,
+) -> RecordedRun:
+    """Return a run of Opacus' optimizer with these facts and no others."""
+    made = Header(**{"source": "opacus", "optimizer": "DPOptimizer", "scheme": "poisson", "records": 100, **header})
+    audits = AuditFacts(steps=steps, audited=steps if audited is None else audited, share=0.1)
+    values = {name: np.full(steps, {**STEP, **(columns or {})}.get(name, np.nan)) for name in COLUMNS}
+    zeros = np.zeros(steps)
+    seen = InternalSums(
+        largest=zeros + 1.0,
+        lower=zeros,
+        sum_norm=zeros + 1.0,
+        reported=zeros + 10.0,
+        outside=zeros,
+        sampling=None,
+        most_often=None,
+    )
+    run = RecordedRun(
+        folder=RunFolder(Path("run"), made, b""),
+        columns=values,
+        layers=np.zeros(0),
+        quietest=np.zeros(0),
+        rows=np.zeros((0, 1)),
+        end=end_with(facts, audits) if ended else None,
+        options=OptionHistory(),
+    )
+    vars(run)["internal"] = seen
+    return run
+
+
+def end_with(facts: Mapping[type[Probe[Any]], Any], audits: AuditFacts) -> Facts:
+    """Return the facts of an end record."""
+    unseen: dict[str, Any] = {each.name: None for each in fields(Facts) if each.default is MISSING}
+    unseen |= {"audits": audits, "scaled": ScaledFacts(scaled=0, explained=0), "unverified_norms": (), "norm_type": ""}
+    unseen |= {"map_inputs": "", "replay_failure": "", "sum_type": "", "carrying": 0, "tables": 0, "seconds": 1.0}
+    return Facts(**{**unseen, "observed": {probe.name: fact for probe, fact in facts.items()}})
+
+
+def said(outcome: Outcome) -> tuple[str, bool]:
+    """Return the name of the fault or the condition, and whether the outcome is an alarm."""
+    if isinstance(outcome, Missing):
+        return outcome.condition, True
+    if isinstance(outcome, Remark):
+        return outcome.condition, outcome.is_doubt
+    if hasattr(outcome, "check"):
+        return outcome.name, outcome.check.p_value < 1e-6
+    return outcome.name, outcome.status in ("unchecked", "false")
+
+
+def alarms(probe: type[Probe[Any]], fact: Any, run: RecordedRun | None = None, **made: Any) -> set[str]:
+    """Return the faults and open conditions that a judge finds in a fact."""
+    run = run_with({probe: fact}, **made) if run is None else run
+    return {name for name, is_alarm in map(said, probe.judge(run.fact(probe), run)) if is_alarm}
