@@ -14,9 +14,9 @@ from dpspec.contract.sampling import poisson_sampling
 from dpspec.decimals import upper
 from dpspec.errors import UsageError
 from dpspec.language.yaml_source import to_yaml
-from dpspec_recording.judge.assumptions import PER_RECORD_CLIPPING
 from dpspec_recording.judge.check import RunClaim, check_run, document_of
 from dpspec_recording.offered import KIND
+from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
 
 
 class RecordedFolders:

@@ -8,11 +8,11 @@ from torch import nn
 
 from dpspec.errors import UsageError
 from dpspec_recording import recognized
-from dpspec_recording.adaptive_count import CONSTANTS
 from dpspec_recording.folder.header import GRADIENTS, Header
 from dpspec_recording.folder.step_record import RAND_ON_EMPTY
 from dpspec_recording.origin import origin
 from dpspec_recording.planting.planted import GradientCanaries, Planted
+from dpspec_recording.probes.adaptive_count import CONSTANTS
 from dpspec_recording.ranks.group import Group
 from dpspec_recording.ranks.rank_watch import data_digest
 from dpspec_recording.ranks.shards import local, refuse_precision, shard_of

@@ -19,12 +19,10 @@ from torch import Tensor, nn
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
 from dpspec.errors import UnobservableError, UsageError
-from dpspec_recording.adaptive_count import AdaptiveCount
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
 from dpspec_recording.early_warnings import warn_at_first_step
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.merging import ScaledFacts
 from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
@@ -32,7 +30,7 @@ from dpspec_recording.folder.weights import TensorDigest
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.probe import Training, listeners
+from dpspec_recording.probes.probe import Events, Training
 from dpspec_recording.ranks.group import Group, meet
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.ranks.shards import local
@@ -124,7 +122,6 @@ class WatchedTraining:
         self._given: dict[str, Tensor] = {}
         self._rank: RankWatch | None = None
         self._opacus: OpacusWatch | None = None
-        self._adaptive: AdaptiveCount | None = None
         self._replays: ReplayedSteps | ReplayedLoop | None = None
         self._pauses = Pauses()
         self.loop: ReplayedLoop | None = None
@@ -149,6 +146,10 @@ class WatchedTraining:
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
+        self._reported = ReportedGradients(noisy)
+        self._noise = NoiseWatch([local(p) for p in noisy])
+        self._probes = [probe() for probe in PROBES]
+        self._events = Events(self._probes)
         self._watched = Training(
             parts=training_parts,
             optimizer=inner,
@@ -159,19 +160,14 @@ class WatchedTraining:
             audits=self.audits,
             guarded=self.guarded,
             undo=self._undo,
+            step=self.own,
             part=part,
         )
-        self._probes = [probe() for probe in PROBES]
-        for probe in self._probes:
-            probe.start(self._watched)
-        self._before_updates, self._after_updates = (
-            listeners(self._probes, event) for event in ("before_update", "after_update")
-        )
-        self._reported = ReportedGradients(noisy)
-        self._noise = NoiseWatch([local(p) for p in noisy])
         replayable = group is None and training_parts.compiled is None
         if training_parts.clipping is not None:
             self._opacus = opacus = OpacusWatch(
+                self._watched,
+                self._events,
                 training_parts.optimizer,
                 training_parts.clipping,
                 training_parts.hooks or training_parts.model,
@@ -183,9 +179,7 @@ class WatchedTraining:
             )
             before, after = partial(self._before, opacus), partial(self._after, opacus)
             opacus.attach(before, after, self.guarded, self._undo)
-            if training_parts.clipping == "adaptive":
-                self._adaptive = AdaptiveCount(training_parts.optimizer)
-                self._adaptive.attach(self.guarded, self._undo)
+            self._watched.clipped, self._watched.explain = opacus.clipped, opacus.explain
             if replayable and self.gradients is None:
                 ghost = training_parts.clipping == "ghost"
                 opacus.replays = ReplayedSteps(
@@ -206,6 +200,8 @@ class WatchedTraining:
                 [*training_parts.model.parameters(), *training_parts.model.buffers()], self.audits, self._pauses
             )
             self._undo.callback(self.loop.end)
+        for probe in self._probes:
+            probe.start(self._watched)
         if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
             self._opacus.ghost.whole.passing = self._watched.observe_backward
         private = self._declared_options if training_parts.clipping is None else training_parts.private_options
@@ -346,21 +342,12 @@ class WatchedTraining:
             return f"the model's tensors could not be read: {type(error).__name__}"
 
     def _facts(self) -> Facts:
-        opacus, samples, accountant, replays = self._opacus, self.samples, self._parts.accountant, self._replays
-        ghost = None if opacus is None else opacus.ghost
+        samples, accountant, replays = self.samples, self._parts.accountant, self._replays
         maps, gradients = None if replays is None else replays.maps, self._reported.facts
-        compared = opacus.gradients.compared if opacus is not None else 0 if gradients is None else gradients.summed
         return Facts(
             audits=self.audits.facts,
-            meddled=int(opacus.gradients.changed) if opacus is not None else None,
-            scaled=ScaledFacts(scaled=0, explained=0) if opacus is None else opacus.gradients.scaled,
-            maps=maps.facts(compared) if maps is not None else None,
+            maps=maps.facts if maps is not None else None,
             map_inputs=maps.shapes if maps is not None else "",
-            sums=opacus.sums.facts if opacus is not None else None,
-            clip_limits=opacus.limits.facts if opacus is not None else None,
-            ghost=None if ghost is None else ghost.facts,
-            unverified_norms=() if ghost is None else tuple(ghost.unverified),
-            adaptive=None if self._adaptive is None else self._adaptive.facts,
             replays=None if replays is None else replays.facts,
             sizes=None if replays is None else replays.sizes,
             carrying=replays.carrying if isinstance(replays, ReplayedSteps) else 0,
@@ -369,8 +356,6 @@ class WatchedTraining:
             gradients=gradients,
             noise=self._noise.found(),
             rules=self._rules.facts(),
-            norm_type="" if opacus is None else opacus.precision.norm_type,
-            sum_type="" if opacus is None else opacus.precision.sum_type,
             drawn_batches=None if samples is None else samples.drawn,
             passed_over=None if samples is None else samples.passed_over,
             history=None if accountant is None else tuple((s, q, int(n)) for s, q, n in accountant.history()),
@@ -381,7 +366,7 @@ class WatchedTraining:
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of all recorded steps, those that wait for the folder included."""
         self.guarded(self._write_waiting)
-        rounded = self._opacus is not None and self._opacus.precision.norm_type != ""
+        rounded = self._opacus is not None and self._opacus.clipped.norm_type != ""
         return math.inf if rounded else self.spent.epsilon(delta)
 
     def affords(self, limit: float, delta: float) -> bool:
@@ -394,7 +379,7 @@ class WatchedTraining:
             present = (self.declared["noise_multiplier"], self.declared["rate"])
         noise, rate = (math.nan if value is None else float(value) for value in present)
         self.guarded(self._write_waiting)
-        rounded = self._opacus is not None and self._opacus.precision.norm_type != ""
+        rounded = self._opacus is not None and self._opacus.clipped.norm_type != ""
         if rounded or not self.spent.bounded or not (0.0 < noise < math.inf and 0.0 < rate <= 1.0):
             raise UsageError(
                 f"run.affords cannot bound the steps of this training (rate {rate:g}, noise multiplier {noise:g}): the "
@@ -530,15 +515,14 @@ class WatchedTraining:
 
     def _before(self, opacus: OpacusWatch) -> None:
         self._watched.moved = opacus.step.outside = self._watch.moved()
-        opacus.begin_update()
         self._before_update()
+        opacus.begin_update()
         if self.gradients is not None:
             self.gradients.before_step()
 
     def _after(self, opacus: OpacusWatch) -> None:
-        self._watched.is_gradient_compared = opacus.gradients.end()
-        self._after_update()
-        step, opacus.step = opacus.step, PendingStep()
+        self._events.emit("after_update")
+        step, self._watched.step = opacus.step, PendingStep()
         step.updates = 1
         if opacus.replays is not None:
             opacus.replays.after_step()
@@ -566,21 +550,16 @@ class WatchedTraining:
         self._before_update()
 
     def _after_own(self) -> None:
-        self._after_update()
+        self._events.emit("after_update")
         self._reported.after_step(added=adds_in_place(self._inner))
         self.own.updates += 1
         self._watch.advance()
 
     def _before_update(self) -> None:
-        for observe in self._before_updates:
-            observe()
+        self._events.emit("before_update")
         if self.audits.audited and self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
             refuse_processes(self._parts.optimizer, None)
         self._options.read()
-
-    def _after_update(self) -> None:
-        for observe in self._after_updates:
-            observe()
 
     def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None, noise: Tensor | None = None) -> None:
         assert self.writer is not None

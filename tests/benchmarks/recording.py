@@ -33,10 +33,11 @@ from dpspec_recording.rules.observed import ObservedRules
 from dpspec_recording.rules.second_optimizer import RecordInputs
 from dpspec_recording.step_replay.loaded_batch import _NotedCollate
 from dpspec_recording.step_replay.watch import ReplayedSteps
+from dpspec_recording.sums.stepped_gradients import SteppedGradients
 from dpspec_recording.watched_training import WatchedTraining
 from dpspec_recording.watching.module_values import ModuleValues
 from dpspec_recording.watching.optimizer_updates import AuditedUpdates
-from dpspec_recording.watching.optimizer_watch import OpacusWatch, SteppedGradients
+from dpspec_recording.watching.optimizer_watch import OpacusWatch
 from dpspec_recording.watching.options import OptionWatch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
 

@@ -12,7 +12,6 @@ import numpy as np
 from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.merging import ScaledFacts
 from dpspec_recording.folder.run_folder import RunFolder
 from dpspec_recording.folder.step_record import COLUMNS
 from dpspec_recording.judge.recorded_run import InternalSums, OptionHistory, RecordedRun
@@ -63,8 +62,7 @@ def run_with(
 def end_with(facts: Mapping[type[Probe[Any]], Any], audits: AuditFacts) -> Facts:
     """Return the facts of an end record."""
     unseen: dict[str, Any] = {each.name: None for each in fields(Facts) if each.default is MISSING}
-    unseen |= {"audits": audits, "scaled": ScaledFacts(scaled=0, explained=0), "unverified_norms": (), "norm_type": ""}
-    unseen |= {"map_inputs": "", "replay_failure": "", "sum_type": "", "carrying": 0, "tables": 0, "seconds": 1.0}
+    unseen |= {"audits": audits, "map_inputs": "", "replay_failure": "", "carrying": 0, "tables": 0, "seconds": 1.0}
     return Facts(**{**unseen, "observed": {probe.name: fact for probe, fact in facts.items()}})
 
 

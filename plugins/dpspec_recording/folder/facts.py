@@ -12,17 +12,11 @@ from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.folder.header import LONGEST, texts
 from dpspec_recording.folder.merging import (
     OWN,
-    AdaptiveFacts,
-    ClipLimitFacts,
-    GhostFacts,
     GradientFacts,
     MapFacts,
-    Names,
     Number,
     ReplayFacts,
-    ScaledFacts,
     SizeFacts,
-    SumFacts,
     join_by,
     union,
     word,
@@ -54,23 +48,14 @@ class Facts:
     """
 
     audits: AuditFacts = field(metadata=OWN)
-    meddled: Count | None = field(metadata=_SUM)
-    scaled: ScaledFacts = field(metadata=OWN)
     maps: MapFacts | None = field(metadata=OWN)
     map_inputs: str = field(metadata=_WORD)
-    sums: SumFacts | None = field(metadata=OWN)
-    clip_limits: ClipLimitFacts | None = field(metadata=OWN)
-    ghost: GhostFacts | None = field(metadata=OWN)
-    unverified_norms: Names = field(metadata=_UNION)
-    adaptive: AdaptiveFacts | None = field(metadata=OWN)
     replays: ReplayFacts | None = field(metadata=OWN)
     replay_failure: str = field(metadata=_WORD)
     carrying: Count = field(metadata=_SUM)
     tables: Count = field(metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN)
     gradients: GradientFacts | None = field(metadata=OWN)
-    norm_type: str = field(metadata=_WORD)
-    sum_type: str = field(metadata=_WORD)
     drawn_batches: Count | None = field(metadata=_FIRST)
     passed_over: Count | None = field(metadata=join_by(max, sum))
     history: tuple[tuple[float, float, Count], ...] | None = field(metadata=join_by(itemgetter(0), itemgetter(-1)))

@@ -66,64 +66,14 @@ _SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaledFacts:
-    """Updates whose gradients have one factor beyond the divisor, or come after such ones. explained: whose factor a
-    map explains."""
-
-    scaled: Count = field(metadata=_SUM)
-    explained: Count = field(metadata=_SUM)
-
-
-@dataclass(frozen=True, kw_only=True)
 class MapFacts:
     """Maps of the noisy gradient before the update. explained: steps with the gradients of a known map; by_all: of each
-    known map; compared: steps whose gradients were compared; moved: of the replayed maps those that a record moves."""
+    known map; moved: of the replayed maps those that a record moves."""
 
     explained: Count = field(metadata=_SUM)
     by_all: Count = field(metadata=_SUM)
-    compared: Count = field(metadata=_SUM)
     replayed: Count = field(metadata=_SUM)
     moved: Count = field(metadata=_SUM)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SumFacts:
-    """Clipped sums that were compared before the noise, and those that changed after clipping."""
-
-    compared: Count = field(metadata=_SUM)
-    edited: Count = field(metadata=_SUM)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClipLimitFacts:
-    """Norms of clipping over norms of the noise: the steps with a larger one, the smallest and the largest ratio."""
-
-    larger: Count = field(metadata=join_by(max, sum))
-    smallest: Number = field(metadata=_MIN)
-    largest: Number = field(metadata=_MAX)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GhostFacts:
-    """Batches of ghost clipping. unobserved: whose second pass was not; changed: with other gradients than it left."""
-
-    batches: Count = field(metadata=_SUM)
-    unobserved: Count = field(metadata=_SUM)
-    changed: Count = field(metadata=_SUM)
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveFacts:
-    """Noisy counts of adaptive clipping. squares, largest: the sum and the largest of the squares of their noise over
-    its variance; silent: counts without noise; unexplained: clip norms that do not follow; least_std: of the noise, in
-    records."""
-
-    counts: Count = field(metadata=_SUM)
-    squares: Number = field(metadata=_SUM)
-    largest: Number = field(metadata=_MAX)
-    silent: Count = field(metadata=_SUM)
-    unexplained: Count = field(metadata=_SUM)
-    least_std: Number = field(metadata=_MIN)
 
 
 @dataclass(frozen=True, kw_only=True)

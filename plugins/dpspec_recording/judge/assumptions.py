@@ -21,11 +21,9 @@ from dpspec_recording.judge.noise_checks import (
     why_squares_vary,
 )
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
-from dpspec_recording.outcomes.conditions import NOTHING_ELSE, TEXTS, stated
+from dpspec_recording.outcomes.conditions import NOTHING_ELSE, PER_RECORD_CLIPPING, TEXTS, stated
 from dpspec_recording.outcomes.outcome import Outcome, Remark, assumptions_of, doubts_about
-
-#: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
-PER_RECORD_CLIPPING = "per-record-clipping"
+from dpspec_recording.probes.noisy_gradients import NoisyGradients
 
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
@@ -122,13 +120,6 @@ def _of_run(run: RecordedRun, public: Collection[str], released: ReleasedModel |
         yield _sampling(run)
     if sampled or header.in_epochs:
         yield from _unused_batches(run)
-    yield from _clipping(run)
-    if rows := run.further_rows:
-        text = f"; every step has {several(rows, 'row')} beyond its records: if public, --assume public-rows"
-        yield stated("public-rows", text, "unchecked")
-    if run.sums_type:
-        text = f"; sums in {run.sums_type} have no error bound: use float32, with torch's matmul precision 'highest'"
-        yield stated("precision", text, "unchecked")
     by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
     if doubt := why_noise_seems_cut(run) or why_squares_vary(run) or why_repeats_untested(run):
         yield stated("noise-law", f", but {doubt}", "unchecked")
@@ -258,37 +249,6 @@ def _joined_ranks(run: RecordedRun) -> Assumption:
     return stated("joined-ranks", text, "unchecked" if doubts else "declared")
 
 
-def _clipping(run: RecordedRun) -> Iterator[Assumption]:
-    """The assumption that contributions are clipped, unless each was observed and so checked."""
-    ghost, observed = run.header.clipping == "ghost", run.has_contributions
-    if observed and not ghost:
-        return
-    text = f"{TEXTS[PER_RECORD_CLIPPING]}; single contributions were not observed"
-    passes, unverified = (None, ()) if run.end is None else (run.end.ghost, run.end.unverified_norms)
-    status: AssumptionStatus = "unchecked"
-    if ghost and unverified:
-        layers = f"{', '.join(unverified[:5])}{f' and {len(unverified) - 5} more' if len(unverified) > 5 else ''}"
-        text += (
-            f", and ghost clipping has no sure norm for {layers}: Opacus counts an index that a record of EmbeddingBag "
-            "repeats once, pads convolutions with zeros, ignores scale_grad_by_freq, and takes formulas of scripts: "
-            "use grad_sample_mode='hooks', which sums the gradients whose norms it computes"
-        )
-    elif ghost and passes is not None and observed and passes.unobserved == 0 and not run.norm_excess:
-        text = (
-            "at every batch the gradient norms that ghost clipping computes are right, and its second backward pass "
-            "gives the weighted sum of the gradients"
-        )
-        status = "declared"
-    elif ghost and run.norm_excess:
-        text += ", because ghost clipping computes norms in half precision: compute the loss in float32"
-    elif ghost:
-        text += (
-            ", because a loss term outside the criterion of make_private is not clipped: call backward() on the "
-            "criterion's loss, in float32"
-        )
-    yield stated(PER_RECORD_CLIPPING, status=status, text=text)
-
-
 def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Outcome]:
     """Doubts whether public numbers and noisy sums determine each update."""
     for doubt in run.options.doubts(public, private=False):
@@ -303,7 +263,9 @@ def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
     if run.end is None or run.end.maps is None:
         return
     maps = run.end.maps
-    explained, without = maps.explained, max(0, maps.compared - maps.by_all)
+    noisy, reported = run.fact(NoisyGradients), run.end.gradients
+    compared = noisy.compared if noisy is not None else 0 if reported is None else reported.summed
+    explained, without = maps.explained, max(0, compared - maps.by_all)
     if steps := run.mapped_steps:
         shapes = run.end.map_inputs
         reads = (

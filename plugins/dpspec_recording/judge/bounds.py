@@ -17,7 +17,8 @@ from dpspec.contract import Series
 from dpspec.contract.executed import ExecutedPhase
 from dpspec.kit.findings import PROFILE_DELTAS, profile
 from dpspec_recording.judge.recorded_run import LARGEST_MULTIPLIER, RecordedRun
-from dpspec_recording.sums.clip_limits import CLIP_ROUNDING
+from dpspec_recording.probes.adaptive_count import AdaptiveCount
+from dpspec_recording.probes.clip_limits import CLIP_ROUNDING, ClipLimits
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
 
@@ -90,7 +91,7 @@ def _epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sc
         reason = f"the noise multiplier or the noise was not observed at {unknown} of {len(noise)} steps"
         return ScheduleEpsilon(None, reason)
     bound = _bounded(run, multipliers, adjacency, delta, size)
-    limits = None if run.end is None else run.end.clip_limits
+    limits = run.fact(ClipLimits)
     if limits is not None and limits.smallest < 1.0 - CLIP_ROUNDING:  # noise for longer gradients than there are
         bound = replace(bound, tight=False)
     if run.supported_share < 1.0:  # a conservative noise multiplier gives no lower bound
@@ -215,7 +216,7 @@ def _adaptive_epsilon(
     if adjacency == ADD_REMOVE:
         reason = "which nothing bounds if a record is added or removed: use --adjacency zero-out"
         return ScheduleEpsilon(None, f"adaptive clipping divides its noisy count by the real batch size, {reason}")
-    counted = None if run.end is None else run.end.adaptive
+    counted = run.fact(AdaptiveCount)
     if counted is None or counted.counts < run.steps or not 0.0 < counted.least_std < LARGEST_MULTIPLIER:
         return ScheduleEpsilon(None, "the noisy count of adaptive clipping was not observed at every step")
     raised = run["deviation"] / run["clip_norm"] / run["noise_multiplier"]

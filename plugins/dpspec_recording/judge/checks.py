@@ -2,54 +2,30 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from dpspec.contract import Phase
-from dpspec.decimals import nearest
-from dpspec.stats import gaussian_noise
 from dpspec.stats.conformance import noise_tests
-from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
-from dpspec_recording.folder.facts import Facts
-from dpspec_recording.folder.merging import AdaptiveFacts
 from dpspec_recording.judge import joined_checks, noise_checks
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.outcomes.outcome import tests_of
+from dpspec_recording.probes.adaptive_count import AdaptiveCount
+from dpspec_recording.probes.clip_limits import ClipLimits
+from dpspec_recording.probes.contributions import Contributions
+from dpspec_recording.probes.ghost import Ghost
 from dpspec_recording.probes.model_state import ModelState
+from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.parameters import Parameters
 from dpspec_recording.probes.passes import Passes
+from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.seeds import Seeds
+from dpspec_recording.probes.sums import Sums
 from dpspec_recording.probes.updates import Updates
 from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
-from dpspec_recording.sums.clip_limits import CLIP_ROUNDING
 
-LIMITS = Fault(
-    name="clip-limits",
-    assumption="clipping",
-    title="norm to which gradients are clipped, over the norm by which their noise is scaled",
-    observed="measured",
-    advice=(
-        "Opacus clips by max_grad_norms per layer, or by the model's max_grad_norm with ghost clipping. It "
-        "scales noise by the optimizer's max_grad_norm, which alone its schedulers set. Set both, between "
-        "steps and not between physical batches; with layers the optimizer's is the root of the sum of "
-        "squares."
-    ),
-)
-EDITED = Fault(
-    name="edited-sum",
-    assumption="clipping",
-    title="changes of the summed gradient outside of clipping",
-    observed="measured",
-    advice="Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity.",
-)
-ADDED = Fault(
-    name="added-gradients",
-    assumption="clipping",
-    title="batches with other gradients than the second backward pass left",
-    observed="measured",
-    advice="Give every term of the loss to make_private's criterion, and change no gradient before the step.",
-)
 SUM_MOVED = Fault(
     name="sum-moved",
     assumption="unmixed-batches",
@@ -95,44 +71,12 @@ FILLED = Fault(
         "alone, the sum without it has the random row in its place, and moves by two clip norms."
     ),
 )
-COUNT_NOISE = Fault(
-    name="count-noise",
-    assumption="noise-scale",
-    title="noise of the count of unclipped records",
-    observed="measured",
-    advice="Leave add_noise and unclipped_num_std of the optimizer unchanged.",
-)
-SILENT = Fault(
-    name="silent-counts",
-    assumption="noise-scale",
-    title="counts of unclipped records without noise",
-    observed="measured",
-    advice=("Leave add_noise and unclipped_num_std of the optimizer unchanged: a count without noise shows a record."),
-)
-NEXT_NORM = Fault(
-    name="next-clip-norm",
-    assumption="data-independent-hyperparameters",
-    title="clip norms that do not follow from the noisy count before",
-    observed="measured",
-    advice="Let AdaClipDPOptimizer alone set its clip norm: others may depend on the records.",
-)
 UNSCORED = Fault(
     name="unscored-canaries",
     assumption="canaries",
     title="inserted canaries without a score",
     observed="reported",
     advice="Call run.score after the block, in the training script, and keep canaries.npz in the folder.",
-)
-MEDDLED = Fault(
-    name="other-gradients",
-    assumption="update",
-    title="updates with gradients other than the noisy sum",
-    observed="measured",
-    advice=(
-        "Gradients changed between the noise and the update: add nothing of the records there. A map of the "
-        "noisy gradient alone (a mask, a projection, weight decay) and a public gradient are allowed: make "
-        "them in the inner optimizer, on a copy of p.grad."
-    ),
 )
 DIVISOR = Fault(
     name="other-divisor",
@@ -197,38 +141,6 @@ SEVERAL_BATCHES = Fault(
     observed="reported",
     advice=("Skipping drawn batches changes the sampling distribution; joining batches changes the sampling rate."),
 )
-CONTRIBUTIONS = Fault(
-    name="other-contributions",
-    assumption="clipping",
-    title="steps with more or fewer contributions than drawn records",
-    observed="reported",
-    advice=(
-        "Report one norm for each record of the batch that run.sampled reported, of a record without "
-        "gradient 0: missing or additional contributions have another sensitivity."
-    ),
-)
-UNCLIPPED = Fault(
-    name="unclipped-sum",
-    assumption="clipping",
-    title="gradient sums without an observed clipping",
-    observed="reported",
-    advice=(
-        "Call backward() on the loss of make_private's criterion only: the gradient of a plain loss enters "
-        "the sum without clipping. Create the criterion once, by make_private, and use it for every batch."
-    ),
-)
-LONGER = Fault(
-    name="longer-sum",
-    assumption="clipping",
-    title="steps with a sum longer than its clipped contributions allow",
-    observed="reported",
-    advice=(
-        "The reported norms do not belong to the contributions of the reported sum: give run.clipped the "
-        "norm of each record's whole gradient, over all layers together, after clipping. Clipping each "
-        "coordinate or layer to the bound leaves longer gradients, whose norm is up to the root of their "
-        "number times longer."
-    ),
-)
 COUNTED_STEPS = Fault(
     name="accountant-steps",
     assumption="accounting",
@@ -279,15 +191,22 @@ DECLARED_CLIP = _declared("declared-clip-norm", "clipping", "clip norm")
 DECLARED_RECORDS = _declared("declared-records", "sampling", "records")
 
 
+#: The probes whose tests come before those of a custom loop's noise, and after it, and after those of replays.
+_FIRST: tuple[type[Probe[Any]], ...] = (Seeds, Parameters, ModelState, NoisyGradients)
+_SECOND: tuple[type[Probe[Any]], ...] = (Contributions, Sums, ClipLimits, Ghost, AdaptiveCount)
+_LAST: tuple[type[Probe[Any]], ...] = (Passes, Updates)
+
+
 def own_checks(run: RecordedRun) -> Iterator[RunTest]:
     """All checks of a run with one step or more."""
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
-    for probe in (Seeds, Parameters, ModelState):
-        yield from tests_of(run.outcomes[probe])
-    yield from _moved(run)
-    yield from _contributions(run)
+    yield from _of_probes(run, _FIRST)
+    if run.internal is not None:
+        yield from noise_checks.reported_noise_checks(run)
+    yield from _of_probes(run, _SECOND)
     yield from _gradients(run)
+    yield from _of_probes(run, _LAST)
     yield from _batches(run)
     yield from _accountant(run)
     yield from _divided(run)
@@ -297,6 +216,10 @@ def own_checks(run: RecordedRun) -> Iterator[RunTest]:
         yield UNSCORED.none_found(missing, "", None)
     yield from joined_checks.rank_checks(run)
     yield from joined_checks.resume_checks(run)
+
+
+def _of_probes(run: RecordedRun, probes: Sequence[type[Probe[Any]]]) -> Iterator[RunTest]:
+    return (test for probe in probes for test in tests_of(run.outcomes[probe]))
 
 
 def _noise(run: RecordedRun) -> Iterator[RunTest]:
@@ -328,53 +251,10 @@ def _noise(run: RecordedRun) -> Iterator[RunTest]:
         yield QUIETEST_LAYER_AT_A_STEP.measured(quiet, "in each layer, each step")
 
 
-def _moved(run: RecordedRun) -> Iterator[RunTest]:
-    end = run.end
-    if run.internal is None:
-        return
-    if end is not None and end.meddled is not None:
-        changed = 0 if run.mapped_steps else end.meddled  # the assumption gradient-map asks about mapped ones
-        yield _audited(MEDDLED, end, changed, "", end.audits.limit)
-    yield from noise_checks.reported_noise_checks(run)
-
-
-def _contributions(run: RecordedRun) -> Iterator[RunTest]:
-    internal, (_, steps) = run.internal, run.contribution_gaps
-    if not run.has_contributions and steps is not None:
-        yield CONTRIBUTIONS.none_found(steps, "", None)
-    if internal is None:
-        return
-    if run.header.clipping == "ghost":
-        unclipped = int((~np.isfinite(run["rows"]) & (np.nan_to_num(internal.sum_norm, nan=0.0) > 0.0)).sum())
-        yield UNCLIPPED.none_found(unclipped, "by the criterion of make_private")
-    both = np.isfinite(internal.sum_norm) & np.isfinite(run["rows"])
-    if both.any():
-        clipped = run["rows"][both]
-        if run.header.source == "own-loop":
-            clipped = np.fmin(clipped, internal.reported[both])
-        limit = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess) + 1e-6
-        beyond = int((internal.sum_norm[both] > limit).sum())
-        yield LONGER.none_found(beyond, "length of the sum", None)
-
-
 def _gradients(run: RecordedRun) -> Iterator[RunTest]:
     end = run.end
     if end is None:
         return
-    if end.sums is not None and end.sums.compared:
-        yield _audited(EDITED, end, end.sums.edited, f"compared {end.sums.compared} times, ", 1e-4)
-    if end.clip_limits is not None:
-        larger, largest = end.clip_limits.larger, end.clip_limits.largest
-        note = f"larger at {larger} of {run.steps} steps"
-        advice = (
-            f"Gradients are clipped to up to {nearest(largest, digits=3)} times the norm by which their noise is "
-            f"scaled: the noise multiplier is smaller than declared. {LIMITS.advice}"
-        )
-        yield LIMITS.compared(larger == 0, 1.0, largest, note, CLIP_ROUNDING, advice=advice if largest else "")
-    if end.ghost is not None and end.ghost.batches:
-        yield _audited(ADDED, end, end.ghost.changed, f"{end.ghost.batches} batches, ", None)
-    if end.adaptive is not None and end.adaptive.counts:
-        yield from _adaptive_counts(end.adaptive)
     if end.replays is not None and end.replays.replayed >= 1.0:
         replays = end.replays
         note = f"{replays.replacements:.0f} replacements at {replays.replayed:.0f} of {replays.tried:.0f} chosen steps"
@@ -386,24 +266,6 @@ def _gradients(run: RecordedRun) -> Iterator[RunTest]:
         note = f"{end.sizes.steps} steps at the batch size of another one"
         rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
         yield _replayed(REMOVED, 1.0, end.sizes.removed, rounding, rounding, note)
-    for probe in (Passes, Updates):
-        yield from tests_of(run.outcomes[probe])
-
-
-def _adaptive_counts(adaptive: AdaptiveFacts) -> Iterator[RunTest]:
-    """Whether adaptive clipping adds the declared noise to each count, and takes its clip norms from noisy counts."""
-    steps = adaptive.counts
-    every = gaussian_noise.spread(adaptive.squares, steps, COUNT_NOISE.title)
-    yield COUNT_NOISE.measured(every, f"of all {steps} counts")
-    single = gaussian_noise.spread(adaptive.largest, 1, COUNT_NOISE.title, steps)
-    yield COUNT_NOISE.measured(single, f"at each step, of {steps}", limit_of="one-step")
-    yield SILENT.none_found(adaptive.silent, f"{steps} steps")
-    yield NEXT_NORM.none_found(adaptive.unexplained, f"{steps} steps")
-
-
-def _audited(fault: Fault, end: Facts, count: float, note: str, detectable: float | None) -> RunTest:
-    """The test that a count over the audited steps is zero."""
-    return fault.none_found(count, f"{note}{end.audits.note}", detectable, whole=end.audits.are_whole)
 
 
 def _replayed(fault: Fault, declared: float, moved: float, rounding: float, detectable: float, note: str) -> RunTest:

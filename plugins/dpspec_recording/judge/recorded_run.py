@@ -36,7 +36,9 @@ from dpspec_recording.folder.step_record import (
 )
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.probes.contributions import Contributions
 from dpspec_recording.probes.loss_scaler import LossScaler
+from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.probe import Probe
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -331,11 +333,12 @@ class RecordedRun:
     def mapped_steps(self) -> int:
         """The number of inspected steps whose other gradients no replay explains, and that replays with other records
         did not move; 0 if a record moved one, or none was replayed: then they deviate."""
-        end = self.end
+        end, noisy = self.end, self.fact(NoisyGradients)
         if end is None or end.maps is None or not end.maps.replayed or end.maps.moved:
             return 0
-        scaled = end.scaled.scaled - end.scaled.explained if self._has_one_factor else 0
-        return (end.meddled or 0) + (0 if end.gradients is None else end.gradients.different) + scaled
+        scaled = noisy.scaled - noisy.explained if noisy is not None and self._has_one_factor else 0
+        changed = 0 if noisy is None else noisy.changed
+        return changed + (0 if end.gradients is None else end.gradients.different) + scaled
 
     @property
     def has_mapped_factor(self) -> bool:
@@ -344,11 +347,11 @@ class RecordedRun:
         A constant factor of some steps only may have been chosen by a record. With torch's GradScaler the factor
         depends on the gradients that overflowed.
         """
-        scaler = self.fact(LossScaler)
+        scaler, facts = self.fact(LossScaler), self.fact(NoisyGradients)
         if self.end is None or (scaler is not None and scaler.used):
             return False
-        facts = self.end.scaled
-        is_explained = 0 < facts.scaled == facts.explained and (self._has_one_factor or not self._has_constant_factor)
+        is_explained = facts is not None and 0 < facts.scaled == facts.explained
+        is_explained = is_explained and (self._has_one_factor or not self._has_constant_factor)
         return is_explained or (self._has_one_factor and self.mapped_steps > 0)
 
     @property
@@ -379,12 +382,14 @@ class RecordedRun:
 
         Lemma R2 of ``docs/explanation/proofs/recorded-runs.md``; 0 in full precision.
         """
-        return 0.0 if self.end is None else 5.0 * _UNIT.get(self.end.norm_type, 0.0)
+        facts = self.fact(Contributions)
+        return 0.0 if facts is None else 5.0 * _UNIT.get(facts.norm_type, 0.0)
 
     @property
     def sums_type(self) -> str:
         """The half precision type in which clipped gradients were summed; empty for full precision."""
-        return self.end.sum_type if self.end is not None and self.end.sum_type in _UNIT else ""
+        facts = self.fact(Contributions)
+        return facts.sum_type if facts is not None and facts.sum_type in _UNIT else ""
 
 
 def read_run(path: Path) -> RecordedRun:

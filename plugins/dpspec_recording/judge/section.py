@@ -14,6 +14,7 @@ from dpspec_recording.judge.canaries import CanaryBound
 from dpspec_recording.judge.joined_checks import seam_notes
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.section_groups import AccountantReport
+from dpspec_recording.probes.contributions import Contributions
 
 #: Kinds of canaries that repeat records or their beginnings.
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
@@ -54,9 +55,10 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> 
     if header.canary_kind in _REPEATED:
         yield f"Canaries of kind {header.canary_kind} repeat records: a person with both is a group of two."
     yield from seam_notes(run)
-    if run.end is not None and (excess := run.norm_excess):
+    facts = run.fact(Contributions)
+    if facts is not None and (excess := run.norm_excess):
         longer = f"may be {nearest(100 * excess)}% longer than the clip norm"
-        yield f"Gradients were clipped in {run.end.norm_type} and {longer}; noise multipliers are reduced by that."
+        yield f"Gradients were clipped in {facts.norm_type} and {longer}; noise multipliers are reduced by that."
 
 
 def recorded_origin(run: RecordedRun) -> ExecutedOrigin:

@@ -33,6 +33,9 @@ class Condition:
     is_supported: bool = False
 
 
+#: The condition of runs in which not every contribution was observed, such as those with ghost clipping.
+PER_RECORD_CLIPPING = "per-record-clipping"
+
 #: Advice on noise that repeats, and on noise of another distribution.
 FRESH = "Draw new noise for every coordinate of every tensor at every step: a difference removes noise that repeats."
 GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
@@ -55,7 +58,7 @@ _ALL = (
         ),
     ),
     Condition(
-        name="per-record-clipping",
+        name=PER_RECORD_CLIPPING,
         channel="sensitivity",
         text="a sum has one contribution of each drawn record, none longer than the clip norm",
     ),

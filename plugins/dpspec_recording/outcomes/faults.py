@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from dpspec.contract import Check
 from dpspec.stats.conformance.measurement import LimitOf, Measurement, Observed, exactly
+from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.outcomes.conditions import channel_of
 
 
@@ -118,6 +119,10 @@ class Fault:
     ) -> RunTest:
         """The outcome of a count that should be zero."""
         return self.compared(count == 0, 0, count, note, detectable, whole=whole, advice=advice)
+
+    def audited(self, audits: AuditFacts, count: float, note: str = "", detectable: float | None = 0.0) -> RunTest:
+        """The outcome of a count over the audited steps that should be zero."""
+        return self.none_found(count, f"{note}{audits.note}", detectable, whole=audits.are_whole)
 
 
 def checks_of(tests: Iterable[RunTest]) -> tuple[Check, ...]:

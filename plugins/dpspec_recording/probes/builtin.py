@@ -2,20 +2,32 @@
 
 from typing import Any
 
+from dpspec_recording.probes.adaptive_count import AdaptiveCount
+from dpspec_recording.probes.clip_limits import ClipLimits
+from dpspec_recording.probes.contributions import Contributions
+from dpspec_recording.probes.ghost import Ghost
 from dpspec_recording.probes.loss_scaler import LossScaler
 from dpspec_recording.probes.model_state import ModelState
+from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.optimizer_state import OptimizerState
 from dpspec_recording.probes.other_engines import OtherEngines
 from dpspec_recording.probes.parameters import Parameters
 from dpspec_recording.probes.passes import Passes
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.seeds import Seeds
+from dpspec_recording.probes.sums import Sums
 from dpspec_recording.probes.updates import Updates
 
 PROBES: tuple[type[Probe[Any]], ...] = (
     Seeds,
     Parameters,
     ModelState,
+    NoisyGradients,
+    Contributions,
+    Sums,
+    ClipLimits,
+    Ghost,
+    AdaptiveCount,
     Passes,
     OptimizerState,
     LossScaler,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.outcomes.outcome import Outcome
     from dpspec_recording.parts import Parts
+    from dpspec_recording.pending_step import PendingStep
     from dpspec_recording.ranks.rank_watch import RankWatch
     from dpspec_recording.watching.parameter_watch import ParameterWatch
 
@@ -59,7 +60,10 @@ class Training:
         audits: Says whether the present step is audited, so that a probe may read the values of tensors.
         guarded: Makes an observation from a hook: its exceptions end the recording, never the training.
         undo: Takes the functions that remove hooks.
+        step: The step that is not over.
         part: The number of this part of a resumed training, from 1.
+        clipped: The observer of the gradients that Opacus clips; None for a custom loop.
+        explain: Whether a map of the noisy gradients gives those of a place in the step, as replays show.
         moved: Whether parameters moved between the last step and the update that begins.
         is_gradient_compared: Whether the gradients within the update that ended were compared with those before it.
         frozen_digest: Of the buffers and frozen parameters at the beginning.
@@ -75,7 +79,10 @@ class Training:
     audits: AuditedSteps
     guarded: Callable[[Observation], None]
     undo: ExitStack
+    step: PendingStep
     part: int = 1
+    clipped: Any = None
+    explain: Callable[[str, Sequence[Tensor], Sequence[Tensor]], bool] = lambda *_: False
     moved: bool | Tensor = False
     is_gradient_compared: bool = False
     frozen_digest: str = ""
@@ -96,6 +103,27 @@ class Probe(Generic[F]):
 
     def start(self, training: Training) -> None:
         """The recording begins: keep what the events need, and attach hooks until ``training.undo`` ends them."""
+
+    def before_clip(self) -> None:
+        """Opacus clips the gradients of a physical batch now."""
+
+    def before_sum(self) -> None:
+        """Opacus adds the clipped gradients of a physical batch to the sum of the step now."""
+
+    def after_sum(self) -> None:
+        """The sum has these gradients; of audited steps only."""
+
+    def before_noise(self) -> None:
+        """Opacus adds noise to the sum now."""
+
+    def after_noise(self) -> None:
+        """The sum has its noise, and the step states its size."""
+
+    def before_reduction(self) -> None:
+        """The ranks add up their noisy sums now."""
+
+    def after_reduction(self) -> None:
+        """Each rank has the sum of all."""
 
     def before_update(self) -> None:
         """The optimizer begins an update."""
@@ -118,6 +146,23 @@ class Probe(Generic[F]):
         return iter(())
 
 
-def listeners(probes: Sequence[Probe[Any]], event: str) -> list[Callable[..., None]]:
-    """The methods of the probes that observe an event: a step calls no method that does nothing."""
-    return [getattr(probe, event) for probe in probes if getattr(type(probe), event) is not getattr(Probe, event)]
+#: The names of all events.
+EVENTS = (
+    *("before_clip", "before_sum", "after_sum", "before_noise", "after_noise", "before_reduction", "after_reduction"),
+    *("before_update", "after_update"),
+)
+
+
+class Events:
+    """Calls the probes that observe an event, in their order: a step calls no method that does nothing."""
+
+    def __init__(self, probes: Sequence[Probe[Any]]) -> None:
+        self._observers: dict[str, list[Observation]] = {event: [] for event in EVENTS}
+        for event, observers in self._observers.items():
+            nothing = getattr(Probe, event)
+            observers += [getattr(probe, event) for probe in probes if getattr(type(probe), event) is not nothing]
+
+    def emit(self, event: str) -> None:
+        """Call the observers of an event."""
+        for observe in self._observers[event]:
+            observe()

@@ -218,16 +218,14 @@ class GradientMaps:
             self._explained[stage] = self._explained.get(stage, 0) + 1
         return is_explained
 
-    def facts(self, compared: int) -> MapFacts:
+    @property
+    def facts(self) -> MapFacts:
         """The steps with the gradients of a known map, and the replays of others.
 
         A map of some steps only may have been chosen by a record, as by the loss of a batch.
-
-        Args:
-            compared: The number of steps whose gradients were compared.
         """
         most, least = (choose(self._explained.values(), default=0) for choose in (max, min))
-        return MapFacts(explained=most, by_all=least, compared=compared, replayed=self.replayed, moved=self.moved)
+        return MapFacts(explained=most, by_all=least, replayed=self.replayed, moved=self.moved)
 
     def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool) -> None:
         """Note a map that was replayed."""

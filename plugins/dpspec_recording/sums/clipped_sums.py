@@ -1,4 +1,4 @@
-"""The clipped sum of a step: its contributions, and whether it is changed between calls."""
+"""The clipped sum of a step, and its contributions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpspec_recording.fingerprints import Tally, TensorSnapshot
-from dpspec_recording.folder.merging import SumFacts
 from dpspec_recording.ranks.shards import local
 
 #: Types of numbers with eleven or eight significant bits.
@@ -22,46 +20,16 @@ def summed_gradients(optimizer: Any, parameters: Sequence[Any]) -> list[Tensor |
     return [local(state[p]["summed_grad"]) for p in parameters]
 
 
-class SummedGradients:
-    """Compares the sums of audited steps between calls: code outside of clipping may not change them."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._optimizer, self._parameters = optimizer, list(optimizer.params)
-        self._left = TensorSnapshot()
-        self._changed, self._compared = Tally(), 0
-
-    @property
-    def facts(self) -> SumFacts:
-        return SumFacts(compared=self._compared, edited=int(self._changed))
-
-    def keep(self, *, audited: bool) -> None:
-        self._left.forget()
-        if audited:
-            self._left.keep(summed_gradients(self._optimizer, self._parameters))
-
-    def compare(self, *, first: bool = False) -> None:
-        """Compare the sums with those that were kept; the ``first`` call of an audited step finds an empty sum."""
-        if not (first or self._left.exists):
-            return
-        sums = summed_gradients(self._optimizer, self._parameters)
-        if self._left.exists:
-            self._compared += 1
-            self._changed.add(self._left.differ(sums))
-        elif first and any(total is not None for total in sums):
-            self._compared += 1
-            self._changed.add(True)
-
-    def forget(self) -> None:
-        self._left.forget()
-
-
-class Contributions:
+class ClippedGradients:
     """Observes the per-sample gradients that Opacus' optimizer clips and adds.
 
     Attributes:
+        passes: None: one backward pass computes them, and ghost clipping makes two.
         norm_type: The half precision in which Opacus computed norms, or "".
         sum_type: The half precision in which Opacus computed sums, or "".
     """
+
+    passes = None
 
     def __init__(self, optimizer: Any, clipping: str) -> None:
         """clipping: ``flat``, ``per-layer`` or ``adaptive``."""

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.fingerprints import Tally, TensorSnapshot
-from dpspec_recording.folder.merging import GhostFacts
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.ranks.shards import local
 from dpspec_recording.sums.clipped_sums import HALVES, product_type
@@ -32,7 +31,12 @@ _MOST_LAYERS = 100
 class GhostSums:
     """Observes the criterion's backward passes and the calls of ``accumulate`` of one optimizer.
 
-    norm_type, sum_type: The half precision of norms and of sums, or "".
+    Attributes:
+        norm_type: The half precision of norms, or "".
+        sum_type: The half precision of sums, or "".
+        batches: The number of batches.
+        unobserved: The number of batches whose second pass was not observed.
+        changed: The number of batches with other gradients than the second pass left.
     """
 
     def __init__(self, model: Any, optimizer: Any, audits: AuditedSteps) -> None:
@@ -41,14 +45,15 @@ class GhostSums:
         self._coefficients: Tensor | None = None
         self._norms: Tensor | None = None
         self._left, self._ended = TensorSnapshot(), False
-        self._calls = self._unobserved = 0
-        self._changed = Tally()
+        self.batches = self.unobserved = 0
+        self.changed = Tally()
         self._unverified = dict.fromkeys(unverified_norms(model))
         self.norm_type, self.sum_type = "", ""
 
     @property
-    def facts(self) -> GhostFacts:
-        return GhostFacts(batches=self._calls, unobserved=self._unobserved, changed=int(self._changed))
+    def passes(self) -> "GhostSums":
+        """The counts of both backward passes."""
+        return self
 
     @property
     def unverified(self) -> list[str]:
@@ -103,11 +108,11 @@ class GhostSums:
 
     @torch.no_grad()
     def before_accumulate(self) -> None:
-        self._calls += 1
+        self.batches += 1
         if not self._ended:
-            self._unobserved += 1
+            self.unobserved += 1
         elif self._left.exists:
-            self._changed.add(self._left.differ(p.grad for p in self._optimizer.params))
+            self.changed.add(self._left.differ(p.grad for p in self._optimizer.params))
 
     @torch.no_grad()
     def after_accumulate(self) -> tuple[int, Tensor | None] | None:

@@ -18,33 +18,19 @@ from torch import Tensor
 
 from dpspec.errors import UnobservableError
 from dpspec_recording.audited_steps import AuditedSteps
-from dpspec_recording.fingerprints import Tally, TensorSnapshot
-from dpspec_recording.folder.merging import ScaledFacts
-from dpspec_recording.folder.step_record import UNSEEN
 from dpspec_recording.pending_step import PendingStep
+from dpspec_recording.probes.probe import Events, Training
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.ranks.shards import local
 from dpspec_recording.step_replay.watch import ReplayedSteps
-from dpspec_recording.sums.centering import is_centered_row
-from dpspec_recording.sums.clip_limits import ClipLimits, clip_limit
-from dpspec_recording.sums.clipped_sums import Contributions, SummedGradients, summed_gradients
+from dpspec_recording.sums.clipped_sums import ClippedGradients, summed_gradients
 from dpspec_recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.noise_watch import NoiseWatch
-from dpspec_recording.watching.optimizer_updates import adds_in_place
 from dpspec_recording.watching.step_hooks import attach_step_hooks, put_method
 
 #: Steps that are read together, and numbers of gradients that are kept for it.
 _STEPS, _NUMBERS = 32, 2**19
-
-#: Relative rounding of a gradient that is divided by the declared number, and a relative factor beyond rounding.
-_DIVIDED, _FACTOR = 2.0**-18, 1e-4
-
-#: The places of a map of the gradients.
-_BEFORE, _WITHIN = "before the update", "in the update"
-
-#: Coordinates that are compared in double precision at one time.
-_CHUNK = 2**20
 
 #: Norms are kept at the first audited steps, and later at one of this number.
 _NORMS = 10
@@ -54,9 +40,6 @@ Moment = Callable[[], None]
 
 #: Adds gradient canaries to the sum of a step, given its clip norm, before noise; returns the norm of each, (k,).
 Entering = Callable[[float], Tensor]
-
-#: Whether a map explains gradients: of a place in the step, from values, to gradients.
-Explaining = Callable[[str, Sequence[Tensor], Sequence[Tensor]], bool]
 
 
 class StepRows:
@@ -96,129 +79,11 @@ class StepRows:
         return steps, self._gradients[: len(steps)], self._sums[: len(steps)]
 
 
-class SteppedGradients:
-    """Whether the optimizer steps with the noisy sum over the declared divisor, at audited steps.
-
-    Centered gradients count as the noisy sum, whether centered before the step or in it, and so do those that a map
-    of it explains.
-
-    Attributes:
-        changed: The number of updates with other gradients.
-        compared: The number of compared updates.
-    """
-
-    def __init__(self, optimizer: Any, explain: Explaining = lambda *_: False) -> None:
-        """explain: Returns whether the gradients of a place in the step come from a map of the ones before."""
-        self._optimizer, self._parameters, self._explain = optimizer, list(optimizer.params), explain
-        self._noisy: Tensor | None = None
-        self._divided: Tensor | None = None
-        self._left = TensorSnapshot()
-        self.changed = Tally()
-        self.compared = 0
-        self._scaled = self._explained = 0
-        self._mapped: set[str] = set()  # the places in the step with a map
-
-    @property
-    def scaled(self) -> ScaledFacts:
-        """The updates with one factor beyond the divisor."""
-        return ScaledFacts(scaled=self._scaled, explained=self._explained)
-
-    def _row(self) -> Tensor | None:
-        """(coordinates,), a copy of all gradients; None if a parameter has none."""
-        gradients = [None if p.grad is None else local(p.grad).detach().reshape(-1) for p in self._parameters]
-        device = self._parameters[0].device
-        whole = [gradient.to(device) for gradient in gradients if gradient is not None]
-        return torch.cat(whole) if whole and len(whole) == len(gradients) else None
-
-    @torch.no_grad()
-    def keep(self) -> None:
-        """Keep the noisy sum, before its division."""
-        self._noisy = self._row()
-
-    def divide(self, step: PendingStep) -> None:
-        """Compare the divided gradients with the kept noisy sum, and measure the divisor."""
-        noisy, self._noisy = self._noisy, None
-        if noisy is not None:
-            self.compared += 1
-            self._compare_divided(step, noisy)
-
-    @torch.no_grad()
-    def _compare_divided(self, step: PendingStep, noisy: Tensor) -> None:
-        divided = self._row()
-        if divided is None or divided.shape != noisy.shape:
-            self.changed.add(True)
-            return
-        pairs = [*zip(torch.split(divided, _CHUNK), torch.split(noisy, _CHUNK), strict=True)]
-        product, square, residual = divided.new_zeros(3, dtype=torch.float64).unbind()
-        for got, expected in pairs:
-            doubles = got.double()
-            product += doubles @ expected.double()
-            square += doubles @ doubles
-        fitted = product / square
-        measured = torch.nan_to_num(fitted, nan=1.0, posinf=1.0)
-        for got, expected in pairs:
-            difference = got.double().mul_(measured).sub_(expected)
-            residual += difference @ difference
-        tolerance = max(_DIVIDED, *(8.0 * torch.finfo(kind).eps for kind in {p.grad.dtype for p in self._parameters}))
-        differs = residual > (tolerance * measured).square() * square
-        step.divided = torch.where(differs, torch.nan, fitted), 1.0
-        if bool(differs) and self._is_centered(noisy, divided * measured):
-            differs, step.divided = torch.zeros_like(differs), (fitted, 1.0)
-        if bool(differs) and self._is_mapped(_BEFORE, noisy):
-            differs = torch.zeros_like(differs)
-        elif not bool(differs):
-            is_scaled = abs(float(fitted) / step.divisor - 1.0) > max(_FACTOR, tolerance / 4.0)
-            is_mapped = (is_scaled or _BEFORE in self._mapped) and self._is_mapped(_BEFORE, noisy)
-            if is_scaled or self._scaled:  # the map of the other steps gives the factor 1, too
-                self._scaled += 1
-                self._explained += is_mapped
-        self.changed.add(differs)
-        self._divided = divided
-        self.keep_divided()
-
-    def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:
-        return is_centered_row(noisy, got, [local(p).shape for p in self._parameters])
-
-    def _is_explained(self, divided: Tensor, stepped: Tensor) -> bool:
-        return self._is_centered(divided, stepped) or self._is_mapped(_WITHIN, divided)
-
-    def _is_mapped(self, stage: str, values: Tensor) -> bool:
-        """Whether the gradients come from a map of a row of all values.
-
-        Where a map was found, it is also asked about steps without a change: it may be none, as clipping of short ones.
-        """
-        shapes = [local(p).shape for p in self._parameters]
-        rows = torch.split(values, [shape.numel() for shape in shapes])
-        values_of = [row.view(shape) for row, shape in zip(rows, shapes, strict=True)]
-        is_mapped = self._explain(stage, values_of, [local(p.grad) for p in self._parameters])
-        self._mapped |= {stage} if is_mapped else set()
-        return is_mapped
-
-    def keep_divided(self) -> None:
-        self._left.keep(p.grad for p in self._parameters)
-
-    def compare(self) -> None:
-        """Compare the gradients with those that were kept after the division."""
-        if self._left.exists:
-            self.changed.add(self._left.differ(p.grad for p in self._parameters))
-
-    def end(self) -> bool:
-        """The step is over: compare the gradients unless the optimizer adds to them; whether they were compared."""
-        self._noisy, divided, self._divided = None, self._divided, None
-        compared = self._left.exists and not adds_in_place(self._optimizer.original_optimizer)
-        if compared := compared and all(p.grad is not None for p in self._parameters):
-            differs = self._left.differ(p.grad for p in self._parameters)
-            changed = bool(differs)
-            stepped = self._row() if divided is not None and (changed or _WITHIN in self._mapped) else None
-            if stepped is None or divided is None or not self._is_explained(divided, stepped):
-                self.changed.add(differs)
-        self._left.forget()
-        return compared
-
-
 class OpacusWatch:
     def __init__(
         self,
+        training: Training,
+        events: Events,
         optimizer: Any,
         clipping: str,
         model: Any,
@@ -228,24 +93,22 @@ class OpacusWatch:
         entering: Entering | None = None,
         rank: RankWatch | None = None,
     ) -> None:
+        self._training, self._events = training, events
         self._rank, self._audits = rank, audits
         self.replays: ReplayedSteps | None = None
         self._entering, self._noise = entering, noise
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._parameters: list[Any] = list(optimizer.params)
-        self.gradients = SteppedGradients(optimizer, self._explain)
-        self.step = PendingStep()
         self._sharded = rank is not None and rank.sharded
         self.ghost = GhostSums(model, optimizer, audits) if clipping == "ghost" else None
         if rank is not None and rank.sharded:
             self.ghost = ShardedGhostSums(model, optimizer, audits, rank)
-        self.sums, self.limits = SummedGradients(optimizer), ClipLimits()
-        self._contributions = None if clipping == "ghost" else Contributions(optimizer, clipping)
+        self._contributions = None if clipping == "ghost" else ClippedGradients(optimizer, clipping)
         self.rows = StepRows([] if rank is not None else self._parameters)
 
     @property
-    def precision(self) -> Any:
-        """The observer with ``norm_type`` and ``sum_type``, the half precisions of norms and sums, or ""."""
+    def clipped(self) -> Any:
+        """The observer of clipped gradients, with the half precisions of norms and sums."""
         return self._contributions if self.ghost is None else self.ghost
 
     def attach(self, before: Moment, after: Moment, guarded: Callable[[Moment], None], undo: ExitStack) -> None:
@@ -255,7 +118,8 @@ class OpacusWatch:
             ghost.attach(guarded, undo)
             self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
             if callable(getattr(self._model, "get_clipping_coef", None)):
-                self._wrap(self._model, "get_clipping_coef", self._note_limit, ghost.after_coefficients)
+                clips = partial(self._events.emit, "before_clip")
+                self._wrap(self._model, "get_clipping_coef", clips, ghost.after_coefficients)
         elif (contributions := self._contributions) is not None:
             before_sum = partial(self._begin_sum, contributions)
             self._wrap(optimizer, "clip_and_accumulate", before_sum, self._after_sum, if_audited=True)
@@ -289,38 +153,39 @@ class OpacusWatch:
             f"({frozen} tensors frozen, {added} added): freeze or unfreeze layers before make_private"
         )
 
-    def _note_limit(self) -> None:
-        self.limits.clip(clip_limit(self._optimizer, self._clipping, self._model))
-
-    def _begin_sum(self, contributions: Contributions) -> None:
+    def _begin_sum(self, contributions: ClippedGradients) -> None:
         self._require_same_parameters()
-        self._note_limit()
-        first, rows, audits = self.step.rows == UNSEEN, contributions.count(), self._audits
-        self.sums.compare(first=audits.audited and first)
+        self._events.emit("before_clip")
+        rows, audits = contributions.count(), self._audits
+        self._events.emit("before_sum")
         self.step.add_rows(rows)
         if audits.audited and (audits.count < _NORMS or audits.count % _NORMS == 0):
             self.step.norms.append(contributions.clipped_norms())
 
     def _after_sum(self, _: Any) -> None:
-        self.sums.keep(audited=True)
+        self._events.emit("after_sum")
 
-    def _explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+    def explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
         return self.replays is not None and self.replays.explain(stage, values, gradients)
 
+    @property
+    def step(self) -> PendingStep:
+        """The step that is not over."""
+        return self._training.step
+
     def begin_update(self) -> None:
-        """The inner optimizer begins its step: compare the gradients that it gets."""
-        self.gradients.compare()
-        self.gradients.divide(self.step)
+        """The inner optimizer begins its step."""
         if self.replays is not None:
             self.replays.update_begins([p.grad for p in self._parameters])
 
     def _begin_ghost(self, ghost: GhostSums) -> None:
         self._require_same_parameters()
-        self.sums.compare(first=self._audits.audited and self.step.rows == UNSEEN)
+        self._events.emit("before_sum")
         ghost.before_accumulate()
 
     def _after_ghost(self, ghost: GhostSums, _: Any) -> None:
-        self.sums.keep(audited=self._audits.audited)
+        if self._audits.audited:
+            self._events.emit("after_sum")
         clipped = ghost.after_accumulate()
         if clipped is not None:
             rows, norms = clipped
@@ -328,8 +193,7 @@ class OpacusWatch:
             self.step.norms += [] if norms is None else [norms]
 
     def _before_noise(self) -> None:
-        self.sums.compare()
-        self.sums.forget()
+        self._events.emit("before_noise")
         if self.replays is not None:
             self.replays.before_noise(partial(summed_gradients, self._optimizer, self._parameters))
         if self._entering is not None:
@@ -346,14 +210,12 @@ class OpacusWatch:
         step.noise_multiplier = min(float(optimizer.noise_multiplier), multiplier)
         step.clip_norm = float(optimizer.max_grad_norm)
         step.deviation = multiplier * step.clip_norm
-        self.limits.add_noise(step.clip_norm)
         step.noised, step.divisor = True, 1.0
         if optimizer.loss_reduction == "mean":
             step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
-        if self._audits.audited:
-            self.gradients.keep()
-            if self.replays is not None:
-                self.replays.after_noise([p.grad for p in parameters])
+        self._events.emit("after_noise")
+        if self._audits.audited and self.replays is not None:
+            self.replays.after_noise([p.grad for p in parameters])
         if len(self.rows.steps) >= self.rows.count:
             self.read()
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)
@@ -395,14 +257,13 @@ class OpacusWatch:
 
     def _before_reduction(self) -> None:
         assert self._rank is not None
-        self.gradients.divide(self.step)
+        self._events.emit("before_reduction")
         self._rank.reduction(over=False)
 
     def _after_reduction(self, _: Any) -> None:
         assert self._rank is not None
         self._rank.reduction(over=True)
-        if self._audits.audited:
-            self.gradients.keep_divided()
+        self._events.emit("after_reduction")
 
 
 def expected_multiplier(optimizer: Any, clipping: str) -> float:

@@ -13,7 +13,7 @@ from support.opacus_training import Training
 from dpspec.errors import UsageError
 from dpspec_recording import audited_steps
 from dpspec_recording.audited_steps import FIRST, POWER, AuditedSteps, AuditFacts, found_faults
-from dpspec_recording.judge.checks import EDITED
+from dpspec_recording.probes.sums import EDITED
 
 
 def chosen(steps: int, share: float) -> list[bool]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.sums.centering import is_centered
 from dpspec_recording.sums.reported_gradients import ReportedGradients
+from dpspec_recording.sums.stepped_gradients import SteppedGradients
 from dpspec_recording.watching.optimizer_updates import AuditedUpdates
-from dpspec_recording.watching.optimizer_watch import SteppedGradients
 
 SHAPES = [(4, 6), (4,), (3, 2, 5, 5)]
 

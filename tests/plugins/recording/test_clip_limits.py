@@ -12,8 +12,7 @@ from opacus.schedulers import ExponentialGradClip, LambdaGradClip, LambdaNoise
 from support.opacus_training import Training, recorded, scheduled
 
 from dpspec_recording.judge.bounds import ScheduleBounds
-from dpspec_recording.judge.checks import LIMITS
-from dpspec_recording.sums.clip_limits import ClipLimits, clip_limit
+from dpspec_recording.probes.clip_limits import LIMITS, ClipLimits, clip_limit
 
 Script = Callable[[Training], None]
 
@@ -49,8 +48,9 @@ def test_the_largest_limit_of_a_step_counts(steps: Any, found: Any) -> None:
         for limit in clipped:
             limits.clip(limit)
         limits.add_noise(clip_norm)
-    facts = None if limits.facts is None else [*dataclasses.astuple(limits.facts)]
-    assert facts == (found if found is None else pytest.approx(found, rel=1e-12))
+    facts = limits.facts()
+    numbers = None if facts is None else [*dataclasses.astuple(facts)]
+    assert numbers == (found if found is None else pytest.approx(found, rel=1e-12))
 
 
 def changed(change: Callable[[Training], None], at: int = 3) -> Script:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from dpspec.stats.conformance.measurement import Measurement
-from dpspec_recording.judge import faults
+from dpspec_recording.outcomes import faults
 from dpspec_recording.outcomes.conditions import ASSUMABLE, CONDITIONS, TESTED, channel_of, stated
 from dpspec_recording.outcomes.faults import Fault
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpspec_recording.judge.assumptions import PER_RECORD_CLIPPING
+from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
 from dpspec_recording.sums.ghost_norms import unverified_norms
 
 pytestmark = pytest.mark.filterwarnings("ignore")

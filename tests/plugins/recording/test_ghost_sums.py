@@ -19,8 +19,10 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec_recording.judge import checks
-from dpspec_recording.judge.assumptions import PER_RECORD_CLIPPING
 from dpspec_recording.judge.bounds import phases_of
+from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
+from dpspec_recording.probes.ghost import ADDED
+from dpspec_recording.probes.ghost import Ghost as GhostProbe
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -38,7 +40,7 @@ def test_an_honest_run_is_proved(made: dict[str, Any], tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", **made)
     assert (found.verdict, found.fine) == ("proved", True)
     assert found.assumption(PER_RECORD_CLIPPING).status == "declared"
-    ghost = found.run.end.ghost
+    ghost = found.run.fact(GhostProbe)
     assert ghost.batches >= found.run.steps
     assert (ghost.unobserved, ghost.changed) == (0, 0)
     assert len(phases_of(found.run)) == 1
@@ -99,8 +101,8 @@ def noise_on_one_tensor(reference: Tensor, std: float, **_: Any) -> Any:
 
 #: Scripts and replaced functions of Opacus, with the tests that reject.
 FAULTS: list[tuple[Script | Patch, set[str]]] = [
-    (looped(scaled), {checks.ADDED.title}),
-    (looped(term_beside), {checks.ADDED.title}),
+    (looped(scaled), {ADDED.title}),
+    (looped(term_beside), {ADDED.title}),
     (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {checks.SUM_MOVED.title}),
     (norms_times(0.5), {checks.SUM_MOVED.title}),
     ((optimizer_fast_gradient_clipping, "_generate_noise", lambda **_: 0.0), {checks.WITHOUT_NOISE.title}),

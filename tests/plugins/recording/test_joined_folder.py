@@ -21,12 +21,15 @@ import dpspec
 from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder.facts import of_ranks
 from dpspec_recording.folder.joined_folder import Comparison, joined_comparison
-from dpspec_recording.folder.merging import SumFacts
 from dpspec_recording.folder.run_folder import INTERNAL, STEPS, RunFolder
-from dpspec_recording.judge import checks, joined_checks
+from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.judge.executed_run import observe
+from dpspec_recording.probes.contributions import ContributionFacts, Contributions
+from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.passes import Passes, PassFacts
+from dpspec_recording.probes.probe import Probe
+from dpspec_recording.probes.sums import SumFacts, Sums
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -178,7 +181,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "drifting": (lambda t, rank: t.private.param_groups[0].update(lr=0.1 + rank), joined_checks.UNEQUAL.title),
     "changed before": (
         lambda t, rank: after_scaling(t, lambda optimizer: [p.grad.add_(0.1 * rank) for p in optimizer.params]),
-        checks.MEDDLED.title,
+        MEDDLED.title,
     ),
 }
 
@@ -310,17 +313,24 @@ def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(name, size, sound,
 
 def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
     whole: Any = observe(sound / ".." / "other")[0].end
-    passes = [
-        PassFacts(passes=9, moved=0, steps=4, unseen=0, compared=9),
-        PassFacts(passes=8, moved=2, steps=4, unseen=1, compared=7),
+    seen: list[dict[type[Probe[Any]], Any]] = [
+        {
+            Passes: PassFacts(passes=9, moved=0, steps=4, unseen=0, compared=9),
+            Sums: SumFacts(compared=4, edited=0),
+            Contributions: ContributionFacts(norm_type="", sum_type=""),
+        },
+        {
+            Passes: PassFacts(passes=8, moved=2, steps=4, unseen=1, compared=7),
+            Sums: SumFacts(compared=4, edited=1),
+            Contributions: ContributionFacts(norm_type="bfloat16", sum_type=""),
+        },
     ]
-    seen = [{**whole.observed, Passes.name: fact} for fact in passes]
-    one = replace(whole, observed=seen[0], sums=SumFacts(compared=4, edited=0), norm_type="", drawn_batches=4)
-    other = replace(whole, observed=seen[1], sums=SumFacts(compared=4, edited=1), norm_type="bfloat16")
-    found = of_ranks([one, replace(other, drawn_batches=7)], None, [4, 5], 4)
-    assert found.sums == SumFacts(compared=8, edited=1)
+    one, other = (replace(whole, observed=whole.observed | {k.name: v for k, v in facts.items()}) for facts in seen)
+    found = of_ranks([replace(one, drawn_batches=4), replace(other, drawn_batches=7)], None, [4, 5], 4)
+    assert found.of(Sums) == SumFacts(compared=8, edited=1)
     assert found.of(Passes) == PassFacts(passes=17, moved=2, steps=8, unseen=1, compared=16)
-    assert (found.norm_type, found.drawn_batches) == ("bfloat16", 6)
+    assert found.of(Contributions) == ContributionFacts(norm_type="bfloat16", sum_type="")
+    assert found.drawn_batches == 6
 
 
 @pytest.mark.ci

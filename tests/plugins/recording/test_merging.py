@@ -12,13 +12,12 @@ from dpspec_recording.folder import merging
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.merging import (
     Across,
-    ClipLimitFacts,
     GradientFacts,
     ReplayFacts,
-    ScaledFacts,
     SizeFacts,
     joined,
 )
+from dpspec_recording.probes.clip_limits import ClipLimitFacts
 
 
 def test_the_example_of_joined_facts() -> None:
@@ -52,12 +51,6 @@ def test_each_fact_of_the_recorder_says_how_it_is_joined() -> None:
             GradientFacts(steps=5, summed=4, different=1, hidden=0.3),
             GradientFacts(steps=4, summed=4, different=0, hidden=0.1),
             GradientFacts(steps=9, summed=8, different=1, hidden=0.3),
-        ),
-        (
-            ScaledFacts(scaled=3, explained=2),
-            ScaledFacts(scaled=1, explained=1),
-            ScaledFacts(scaled=4, explained=3),
-            ScaledFacts(scaled=4, explained=3),
         ),
         (
             SizeFacts(steps=1, lowest=-1.0, highest=-0.9, removed=0.5),

@@ -15,7 +15,7 @@ from dpspec_recording.folder.run_folder import END, MARK, STEPS, JournalWriter, 
 CHANNELS = {
     "updates": "update-rule",
     "optimizer_state": "update-rule",
-    "meddled": "update-rule",
+    "noisy_gradients": "update-rule",
     "sums": "sensitivity",
     "clip_limits": "sensitivity",
     "seeds": "noise",

@@ -10,15 +10,21 @@ import pytest
 from support.facts_only import alarms, run_with
 
 from dpspec_recording.folder.merging import Across
+from dpspec_recording.probes.adaptive_count import AdaptiveCount, AdaptiveFacts
 from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.probes.clip_limits import ClipLimitFacts, ClipLimits
+from dpspec_recording.probes.contributions import ContributionFacts, Contributions
+from dpspec_recording.probes.ghost import Ghost, GhostFacts
 from dpspec_recording.probes.loss_scaler import LossScaler, LossScalerFacts
 from dpspec_recording.probes.model_state import ModelState, ModelStateFacts
+from dpspec_recording.probes.noisy_gradients import NoisyGradientFacts, NoisyGradients
 from dpspec_recording.probes.optimizer_state import OptimizerState, OptimizerStateFacts
 from dpspec_recording.probes.other_engines import OtherEngineFacts, OtherEngines
 from dpspec_recording.probes.parameters import ParameterFacts, Parameters
 from dpspec_recording.probes.passes import Passes, PassFacts
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.seeds import SeedFacts, Seeds
+from dpspec_recording.probes.sums import SumFacts, Sums
 from dpspec_recording.probes.updates import UpdateFacts, Updates
 
 #: The facts of an honest run of 100 steps.
@@ -26,6 +32,12 @@ HONEST: dict[type[Probe[Any]], Any] = {
     Seeds: SeedFacts(shared=0, public=0),
     Parameters: ParameterFacts(outside=0.0, loaded=0, returned=0),
     ModelState: ModelStateFacts(buffers=(), state=(), attributes=(), rounded=("base.weight",), coarse=()),
+    NoisyGradients: NoisyGradientFacts(compared=100, changed=0, scaled=0, explained=0),
+    Contributions: ContributionFacts(norm_type="", sum_type=""),
+    Sums: SumFacts(compared=100, edited=0),
+    ClipLimits: ClipLimitFacts(larger=0, smallest=1.0, largest=1.0),
+    Ghost: GhostFacts(batches=100, unobserved=0, changed=0),
+    AdaptiveCount: AdaptiveFacts(counts=100, squares=100.0, largest=6.0, silent=0, unexplained=0, least_std=3.0),
     Passes: PassFacts(passes=100, moved=0, steps=100, unseen=0, compared=100),
     OptimizerState: OptimizerStateFacts(restated=0, resumed=False),
     LossScaler: LossScalerFacts(used=False),
@@ -44,6 +56,16 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (ModelState, {"state": ("head",)}, "changed-state"),
     (ModelState, {"attributes": ("norm.seen",)}, "model-state"),
     (ModelState, {"coarse": ("base.weight",)}, "model-state"),
+    (NoisyGradients, {"changed": 1}, "other-gradients"),
+    (Contributions, {"sum_type": "bfloat16"}, "precision"),
+    (Sums, {"edited": 1}, "edited-sum"),
+    (ClipLimits, {"larger": 1, "largest": 1.5}, "clip-limits"),
+    (Ghost, {"changed": 1}, "added-gradients"),
+    (Ghost, {"unobserved": 1}, "per-record-clipping"),
+    (Ghost, {"unverified": ("bag (EmbeddingBag)",)}, "per-record-clipping"),
+    (AdaptiveCount, {"squares": 400.0}, "count-noise"),
+    (AdaptiveCount, {"silent": 1}, "silent-counts"),
+    (AdaptiveCount, {"unexplained": 2}, "next-clip-norm"),
     (Passes, {"moved": 1}, "other-parameters"),
     (Passes, {"unseen": 2}, "gradient-parameters"),
     (OptimizerState, {"restated": 4}, "update-rule"),
@@ -54,10 +76,20 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (OtherEngines, {"steps": 7}, "released-model"),
 ]
 
+#: What the header says of the training, if the probe is about one kind.
+HEADERS: dict[type[Probe[Any]], dict[str, Any]] = {
+    Ghost: {"clipping": "ghost"},
+    AdaptiveCount: {"clipping": "adaptive"},
+}
+
 #: The conditions that are open if a recording of Opacus lacks the fact.
 MISSING: dict[type[Probe[Any]], set[str]] = {
     Seeds: {"secret-randomness"},
     ModelState: {"model-state"},
+    NoisyGradients: {"update"},
+    Sums: {"clipping"},
+    ClipLimits: {"clipping"},
+    Ghost: {"per-record-clipping"},
     OptimizerState: {"update-rule"},
     Updates: {"update-rule"},
 }
@@ -92,18 +124,18 @@ def test_a_probe_says_how_its_facts_are_joined(probe: type[Probe[Any]]) -> None:
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_an_honest_fact_is_no_alarm(probe: type[Probe[Any]]) -> None:
-    assert alarms(probe, HONEST[probe], run_with(HONEST)) == set()
+    assert alarms(probe, HONEST[probe], run_with(HONEST, **HEADERS.get(probe, {}))) == set()
 
 
 @pytest.mark.parametrize(("probe", "change", "alarm"), FAULTY)
 def test_a_faulty_fact_is_the_alarm_of_its_fault(probe: type[Probe[Any]], change: dict[str, Any], alarm: str) -> None:
     facts = {**HONEST, probe: replace(HONEST[probe], **change)}
-    assert alarms(probe, facts[probe], run_with(facts)) == {alarm}
+    assert alarms(probe, facts[probe], run_with(facts, **HEADERS.get(probe, {}))) == {alarm}
 
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_a_fact_that_a_recording_of_opacus_lacks_leaves_its_condition_open(probe: type[Probe[Any]]) -> None:
-    run = run_with({**HONEST, probe: None})
+    run = run_with({**HONEST, probe: None}, **HEADERS.get(probe, {}))
     assert alarms(probe, None, run) == MISSING.get(probe, set())
 
 

@@ -1,10 +1,10 @@
 """Frozen weights into which adapters are merged, and taken out again, differ by rounding; other changes do not."""
 
-from collections.abc import dataclasses
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import Callable
 import pytest
 import torch
 from support.checked_runs import Question, check_run, checked

@@ -19,10 +19,13 @@ from torch.distributed.tensor import Shard
 
 from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder.run_folder import RunFolder
-from dpspec_recording.judge import checks, joined_checks
-from dpspec_recording.judge.assumptions import PER_RECORD_CLIPPING
+from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.judge.executed_run import observe
+from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
+from dpspec_recording.probes.noisy_gradients import MEDDLED
+from dpspec_recording.probes.parameters import MOVED
+from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.ranks import rank_watch
 from dpspec_recording.ranks.shards import local, refuse_precision, shard_of
 
@@ -200,7 +203,7 @@ def rows_of_the_other_rank(training: Ranked, rank: int) -> None:
 
 #: By name: the script that prepares a training on every rank, and the test that rejects it.
 FAULTS: dict[str, tuple[Script, str]] = {
-    "changed after gathering": (changed_after_gathering, checks.OTHER_PARAMETERS.title),
+    "changed after gathering": (changed_after_gathering, OTHER_PARAMETERS.title),
     "no noise": (no_noise, joined_checks.EACH_NOISE.title),
     "noise on one shard": (lambda t, rank: no_noise(t, rank, (1,)), joined_checks.EACH_NOISE.title),
     "one step without noise on a shard": (lambda t, rank: no_noise(t, rank, (1,), 3), joined_checks.EACH_NOISE.title),
@@ -218,7 +221,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
     "dealt": (dealt, "assumed Poisson sampling, although the loader's batches are shuffled"),
     "changed before the step": (
         lambda t, rank: after_scaling(t, lambda optimizer: rank and local(optimizer.params[0].grad).mul_(0.1)),
-        checks.MEDDLED.title,
+        MEDDLED.title,
     ),
     "changed sum": (changed_sum, joined_checks.NO_SUM.title),
     "unreduced": (lambda t, rank: divided(t, 0.5), joined_checks.NO_SUM.title),
@@ -227,7 +230,7 @@ FAULTS: dict[str, tuple[Script, str]] = {
 #: The same for scripts of the recorded block.
 WITHIN: dict[str, tuple[Script, str]] = {
     "two batches in a step": (two_batches_in_a_step, "steps with several drawn batches"),
-    "rows of another model": (rows_of_another_model, checks.MOVED.title),
+    "rows of another model": (rows_of_another_model, MOVED.title),
     "skips": (skips, joined_checks.SHORTER.title),
     "rows of the other rank": (rows_of_the_other_rank, joined_checks.UNEQUAL.title),
     "seeds of epoch and rank": (seeds_of_epoch_and_rank, joined_checks.SEEDS.title),
@@ -301,7 +304,7 @@ def test_frozen_parameters_of_a_pass_are_compared(tmp_path: Path) -> None:
     assert WithFrozenLayer(tmp_path / "run", sharded=True, epochs=2, within=frozen_rows).run() == [0, 0]
     found = check_run(tmp_path / "run", QUESTION)
     assert found.status == ("open", "deviates")
-    assert checks.OTHER_PARAMETERS.title in found.rejected
+    assert OTHER_PARAMETERS.title in found.rejected
 
 
 @pytest.mark.ci

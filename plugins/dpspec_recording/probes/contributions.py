@@ -1,0 +1,120 @@
+"""The contributions of a step: how many there are, how long they and their sum are, and how precise.
+
+The mistakes: a record has two rows of gradients, or none; a sum is longer than its reported contributions; or norms
+are computed in half precision, whose rounding lets a contribution exceed the clip norm::
+
+    for view in (x, flipped(x)):                 # two rows of each record
+        criterion(model(view), y).backward()
+    optimizer.step()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
+from dpspec.text import several
+from dpspec_recording.folder.merging import join_by, word
+from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING, stated
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.probes.probe import Probe, Training
+
+if TYPE_CHECKING:
+    from dpspec_recording.judge.recorded_run import RecordedRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContributionFacts:
+    """The half precisions in which Opacus computed norms and sums; empty for full precision."""
+
+    norm_type: str = field(metadata=join_by(word))
+    sum_type: str = field(metadata=join_by(word))
+
+
+CONTRIBUTIONS = Fault(
+    name="other-contributions",
+    assumption="clipping",
+    title="steps with more or fewer contributions than drawn records",
+    observed="reported",
+    advice=(
+        "Report one norm for each record of the batch that run.sampled reported, of a record without "
+        "gradient 0: missing or additional contributions have another sensitivity."
+    ),
+)
+UNCLIPPED = Fault(
+    name="unclipped-sum",
+    assumption="clipping",
+    title="gradient sums without an observed clipping",
+    observed="reported",
+    advice=(
+        "Call backward() on the loss of make_private's criterion only: the gradient of a plain loss enters "
+        "the sum without clipping. Create the criterion once, by make_private, and use it for every batch."
+    ),
+)
+LONGER = Fault(
+    name="longer-sum",
+    assumption="clipping",
+    title="steps with a sum longer than its clipped contributions allow",
+    observed="reported",
+    advice=(
+        "The reported norms do not belong to the contributions of the reported sum: give run.clipped the "
+        "norm of each record's whole gradient, over all layers together, after clipping. Clipping each "
+        "coordinate or layer to the bound leaves longer gradients, whose norm is up to the root of their "
+        "number times longer."
+    ),
+)
+
+#: The difference of a sum's length, in clip norms, that rounding explains.
+_ROUNDING = 1e-6
+
+
+class Contributions(Probe[ContributionFacts]):
+    """Judges the numbers and norms that each step states, and notes their precision."""
+
+    name, kind = "contributions", ContributionFacts
+
+    def start(self, training: Training) -> None:
+        """Keep the observer of Opacus' sums."""
+        self._clipped: Any = training.clipped
+
+    def facts(self) -> ContributionFacts:
+        """A custom loop states its own norms, in a precision that the recorder does not see."""
+        clipped = self._clipped
+        norm_type, sum_type = ("", "") if clipped is None else (clipped.norm_type, clipped.sum_type)
+        return ContributionFacts(norm_type=norm_type, sum_type=sum_type)
+
+    @staticmethod
+    def judge(facts: ContributionFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+        """One contribution of each drawn record, none longer than the clip norm."""
+        internal, (_, steps) = run.internal, run.contribution_gaps
+        if not run.has_contributions and steps is not None:
+            yield CONTRIBUTIONS.none_found(steps, "", None)
+        if internal is not None:
+            yield from _of_sums(internal.sum_norm, internal.reported, run)
+        if run.header.clipping != "ghost" and not run.has_contributions:
+            yield stated(PER_RECORD_CLIPPING, "; single contributions were not observed", "unchecked")
+        if rows := run.further_rows:
+            text = f"; every step has {several(rows, 'row')} beyond its records: if public, --assume public-rows"
+            yield stated("public-rows", text, "unchecked")
+        if run.sums_type:
+            fix = "use float32, with torch's matmul precision 'highest'"
+            yield stated("precision", f"; sums in {run.sums_type} have no error bound: {fix}", "unchecked")
+
+
+def _of_sums(lengths: np.ndarray[Any, Any], reported: np.ndarray[Any, Any], run: RecordedRun) -> Iterator[Outcome]:
+    """Whether sums have clipped contributions alone. lengths: (T,) of the sums; reported: (T,) sums of norms."""
+    if run.header.clipping == "ghost":
+        unclipped = int((~np.isfinite(run["rows"]) & (np.nan_to_num(lengths, nan=0.0) > 0.0)).sum())
+        yield UNCLIPPED.none_found(unclipped, "by the criterion of make_private")
+    both = np.isfinite(lengths) & np.isfinite(run["rows"])
+    if both.any():
+        clipped = run["rows"][both]
+        if run.header.source == "own-loop":  # a sum is at most as long as its contributions together
+            clipped = np.fmin(clipped, reported[both])
+        limit = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess) + _ROUNDING
+        yield LONGER.none_found(int((lengths[both] > limit).sum()), "length of the sum", None)

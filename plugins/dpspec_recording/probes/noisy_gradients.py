@@ -1,0 +1,121 @@
+"""The noisy gradients between Opacus' noise and the optimizer's update.
+
+The mistake: a gradient of the records joins the noisy sum after its noise::
+
+    optimizer.pre_step()                  # clips, adds noise and divides
+    for p in model.parameters():
+        p.grad += clean[p]
+    optimizer.original_optimizer.step()
+
+At audited steps the gradients must be the noisy sum over the declared divisor. A map of the noisy gradient alone (a
+mask, a projection) costs no privacy: :mod:`dpspec_recording.probes.gradient_map` judges those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dpspec.json_records import Count
+from dpspec_recording.folder.merging import join_by
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.probes.probe import Probe, Training
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dpspec_recording.judge.recorded_run import RecordedRun
+
+_SUM = join_by(sum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyGradientFacts:
+    """Updates whose gradients were compared. changed: with others than the noisy sum over a divisor; scaled: with one
+    factor beyond the declared divisor, or after such ones; explained: of these, whose factor a map explains."""
+
+    compared: Count = field(metadata=_SUM)
+    changed: Count = field(metadata=_SUM)
+    scaled: Count = field(metadata=_SUM)
+    explained: Count = field(metadata=_SUM)
+
+
+MEDDLED = Fault(
+    name="other-gradients",
+    assumption="update",
+    title="updates with gradients other than the noisy sum",
+    observed="measured",
+    advice=(
+        "Gradients changed between the noise and the update: add nothing of the records there. A map of the "
+        "noisy gradient alone (a mask, a projection, weight decay) and a public gradient are allowed: make "
+        "them in the inner optimizer, on a copy of p.grad."
+    ),
+)
+
+
+class NoisyGradients(Probe[NoisyGradientFacts]):
+    """Compares the gradients of audited steps after the noise, before the update and after it."""
+
+    name, kind = "noisy_gradients", NoisyGradientFacts | None
+
+    def __init__(self) -> None:
+        self._training: Training | None = None
+
+    def start(self, training: Training) -> None:
+        """Keep the gradients of Opacus' optimizer."""
+        if training.private_optimizer is None:
+            return
+        from dpspec_recording.sums.stepped_gradients import SteppedGradients
+
+        # replays of steps, which start later, give the maps
+        def explain(stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+            return training.explain(stage, values, gradients)
+
+        self._training, self._gradients = training, SteppedGradients(training.private_optimizer, explain)
+
+    def after_noise(self) -> None:
+        """Keep the noisy sum of an audited step."""
+        if self._training is not None and self._training.audits.audited:
+            self._gradients.keep()
+
+    def before_reduction(self) -> None:
+        """Compare this rank's part, which is divided before the ranks add up theirs."""
+        if self._training is not None:
+            self._gradients.divide(self._training.step)
+
+    def after_reduction(self) -> None:
+        """Keep the sum of all ranks."""
+        if self._training is not None and self._training.audits.audited:
+            self._gradients.keep_divided()
+
+    def before_update(self) -> None:
+        """Compare the divided gradients with the noisy sum, and measure the divisor."""
+        if self._training is not None:
+            self._gradients.compare()
+            self._gradients.divide(self._training.step)
+
+    def after_update(self) -> None:
+        """Compare the gradients with those before the update."""
+        if self._training is not None:
+            self._training.is_gradient_compared = self._gradients.end()
+
+    def facts(self) -> NoisyGradientFacts | None:
+        """None for a custom loop, which reports its sum and noise."""
+        if self._training is None:
+            return None
+        found = self._gradients
+        return NoisyGradientFacts(
+            compared=found.compared, changed=int(found.changed), scaled=found.scaled, explained=found.explained
+        )
+
+    @staticmethod
+    def judge(facts: NoisyGradientFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+        """No update may have other gradients, unless they are asked about as a map of the noisy ones."""
+        if facts is None:
+            if run.header.source == "opacus":
+                yield Missing(condition="update", subject="whether gradients changed between the noise and the update")
+        elif run.internal is not None and run.end is not None:
+            changed = 0 if run.mapped_steps else facts.changed
+            yield MEDDLED.audited(run.end.audits, changed, "", run.end.audits.limit)

@@ -1,0 +1,107 @@
+"""The sum of clipped gradients between the calls that make it.
+
+The mistake: a script writes to the sum after clipping, and so multiplies the sensitivity::
+
+    optimizer.clip_and_accumulate()
+    for p in model.parameters():
+        p.summed_grad *= 2.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dpspec.json_records import Count
+from dpspec_recording.folder.merging import join_by
+from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.probes.probe import Probe, Training
+
+if TYPE_CHECKING:
+    from dpspec_recording.judge.recorded_run import RecordedRun
+
+#: The share of a sum that an edit changes at least, if the comparison of all its bits finds it.
+_FOUND = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumFacts:
+    """Clipped sums that were compared before the noise, and those that changed after clipping."""
+
+    compared: Count = field(metadata=join_by(sum))
+    edited: Count = field(metadata=join_by(sum))
+
+
+EDITED = Fault(
+    name="edited-sum",
+    assumption="clipping",
+    title="changes of the summed gradient outside of clipping",
+    observed="measured",
+    advice="Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity.",
+)
+
+
+class Sums(Probe[SumFacts]):
+    """Compares the sums of audited steps between calls: code outside of clipping may not change them."""
+
+    name, kind = "sums", SumFacts | None
+
+    def __init__(self) -> None:
+        self._training: Training | None = None
+
+    def start(self, training: Training) -> None:
+        """Keep the parameters whose sums Opacus' optimizer makes."""
+        if training.private_optimizer is None:
+            return
+        from dpspec_recording.fingerprints import Tally, TensorSnapshot
+
+        self._training, self._parameters = training, list(training.private_optimizer.params)
+        self._left, self._changed, self._compared = TensorSnapshot(), Tally(), 0
+
+    def before_sum(self) -> None:
+        """The first physical batch of a step finds no sum, a later one the sum that the one before left."""
+        training = self._training
+        if training is None:
+            return
+        if self._left.exists:
+            self._compare()
+        elif training.audits.audited and training.step.rows == UNSEEN and any(s is not None for s in self._sums()):
+            self._compared += 1
+            self._changed.add(True)
+
+    def after_sum(self) -> None:
+        """Keep the sum."""
+        self._left.keep(self._sums())
+
+    def before_noise(self) -> None:
+        """The noise finds the sum that the last physical batch left."""
+        if self._training is not None:
+            if self._left.exists:
+                self._compare()
+            self._left.forget()
+
+    def _compare(self) -> None:
+        self._compared += 1
+        self._changed.add(self._left.differ(self._sums()))
+
+    def _sums(self) -> list[Any]:
+        from dpspec_recording.sums.clipped_sums import summed_gradients
+
+        assert self._training is not None
+        return summed_gradients(self._training.private_optimizer, self._parameters)
+
+    def facts(self) -> SumFacts | None:
+        """None for a custom loop."""
+        return None if self._training is None else SumFacts(compared=self._compared, edited=int(self._changed))
+
+    @staticmethod
+    def judge(facts: SumFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+        """No sum may change."""
+        if facts is None:
+            if run.header.source == "opacus":
+                yield Missing(condition="clipping", subject="whether the clipped sums changed before the noise")
+        elif facts.compared and run.end is not None:
+            yield EDITED.audited(run.end.audits, facts.edited, f"compared {facts.compared} times, ", _FOUND)
