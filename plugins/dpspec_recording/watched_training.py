@@ -45,11 +45,9 @@ from dpspec_recording.step_replay.held_records import DrawnRecords
 from dpspec_recording.step_replay.record_tables import MOST_RECORDS
 from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.ghost_sums import ShardedGhostSums
-from dpspec_recording.sums.reported_gradients import ReportedGradients
 from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.noise_watch import NoiseWatch
-from dpspec_recording.watching.optimizer_updates import adds_in_place
 from dpspec_recording.watching.optimizer_watch import Entering, OpacusWatch
 from dpspec_recording.watching.options import UNKNOWN, OptionWatch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
@@ -146,7 +144,6 @@ class WatchedTraining:
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
-        self._reported = ReportedGradients(noisy)
         self._noise = NoiseWatch([local(p) for p in noisy])
         self._probes = [probe() for probe in PROBES]
         self._events = Events(self._probes)
@@ -200,6 +197,8 @@ class WatchedTraining:
                 [*training_parts.model.parameters(), *training_parts.model.buffers()], self.audits, self._pauses
             )
             self._undo.callback(self.loop.end)
+            self._watched.explain = self.loop.explain_rows
+        self._watched.replayer = self._replays
         for probe in self._probes:
             probe.start(self._watched)
         if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
@@ -342,18 +341,9 @@ class WatchedTraining:
             return f"the model's tensors could not be read: {type(error).__name__}"
 
     def _facts(self) -> Facts:
-        samples, accountant, replays = self.samples, self._parts.accountant, self._replays
-        maps, gradients = None if replays is None else replays.maps, self._reported.facts
+        samples, accountant = self.samples, self._parts.accountant
         return Facts(
             audits=self.audits.facts,
-            maps=maps.facts if maps is not None else None,
-            map_inputs=maps.shapes if maps is not None else "",
-            replays=None if replays is None else replays.facts,
-            sizes=None if replays is None else replays.sizes,
-            carrying=replays.carrying if isinstance(replays, ReplayedSteps) else 0,
-            tables=replays.tables if isinstance(replays, ReplayedSteps) else 0,
-            replay_failure="" if replays is None else replays.abstained,
-            gradients=gradients,
             noise=self._noise.found(),
             rules=self._rules.facts(),
             drawn_batches=None if samples is None else samples.drawn,
@@ -469,7 +459,8 @@ class WatchedTraining:
             measured = self._sketch.measure(*layers)
             step.sketch, step.sum_norm = measured.sketches[0], None if total is None else measured.lengths[0]
             self._noise.add(measured, [step.deviation])
-        self._reported.compare(step, noise, total, self._explain)
+        self._watched.step, self._watched.reported = step, reported
+        self._events.emit("after_report")
         drawn: tuple[Indices, int] | None = None
         if step.members:
             drawn = np.concatenate(step.members), 1
@@ -480,9 +471,6 @@ class WatchedTraining:
         else:
             step.moved_outside(self._watch.moved())
         self._write(step, drawn, noise)
-
-    def _explain(self, total: Tensor, noise: Tensor, gradients: Tensor) -> bool:
-        return self.loop is not None and self.loop.explain(total, noise, gradients)
 
     def is_final(self, model: nn.Module) -> bool:
         scored_parameters = _named(model)
@@ -544,14 +532,12 @@ class WatchedTraining:
     def _before_own(self) -> None:
         self._watched.moved = moved = self._watch.moved()
         self.own.moved_outside(moved)
-        self._reported.before_step()
         if self.loop is not None:
             self.loop.update_begins([p.grad for p in self._parts.noisy_parameters() if p.grad is not None])
         self._before_update()
 
     def _after_own(self) -> None:
         self._events.emit("after_update")
-        self._reported.after_step(added=adds_in_place(self._inner))
         self.own.updates += 1
         self._watch.advance()
 

@@ -22,6 +22,8 @@ from support.public_mistakes.parts import SECRET, OpacusTraining, OwnLoop, norms
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
+from dpspec_recording.probes.replays import Replays
+
 STEPS = 100
 
 #: Whether the fault acts at a step, counted from 1.
@@ -133,7 +135,7 @@ def row(name: str, runs: int) -> str:
     for schedule in SCHEDULES.values():
         results = [run(name, schedule) for _ in range(runs)]
         cells.append(sum(result.conformance.status == "deviates" for result in results))
-        replayed += [end.replays.replayed for result in results if (end := result.run.end) and end.replays]
+        replayed += [facts.replayed for result in results if (facts := result.run.fact(Replays))]
     return f"| {name} | {' | '.join(map(str, cells))} | {statistics.median(replayed):.0f} |"
 
 

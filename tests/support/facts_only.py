@@ -62,7 +62,7 @@ def run_with(
 def end_with(facts: Mapping[type[Probe[Any]], Any], audits: AuditFacts) -> Facts:
     """Return the facts of an end record."""
     unseen: dict[str, Any] = {each.name: None for each in fields(Facts) if each.default is MISSING}
-    unseen |= {"audits": audits, "map_inputs": "", "replay_failure": "", "carrying": 0, "tables": 0, "seconds": 1.0}
+    unseen |= {"audits": audits, "seconds": 1.0}
     return Facts(**{**unseen, "observed": {probe.name: fact for probe, fact in facts.items()}})
 
 

@@ -10,17 +10,7 @@ from dpspec.errors import RecordingError
 from dpspec.json_records import Count
 from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.folder.header import LONGEST, texts
-from dpspec_recording.folder.merging import (
-    OWN,
-    GradientFacts,
-    MapFacts,
-    Number,
-    ReplayFacts,
-    SizeFacts,
-    join_by,
-    union,
-    word,
-)
+from dpspec_recording.folder.merging import OWN, Number, join_by, word
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.probe import Probe
 
@@ -33,29 +23,19 @@ def _rules(rows: Sequence[Any]) -> list[Any]:
 
 
 _SUM, _MAX, _FIRST = join_by(sum), join_by(max), join_by(itemgetter(0))
-_WORD, _UNION, _RULES = join_by(word), join_by(union), join_by(_rules)
+_RULES = join_by(_rules)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Facts over all steps; None if the recorder does not observe them. A field says how facts are joined.
 
-    observed: by probe its fact. history: the accountant's. noise: of
-    :class:`NoiseWatch`, unread; of several parts or sharded ranks a list. rules: by rule its facts, unread; of several
-    ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before.
-    tables: of those that depend on a table of all records. map_inputs: the shapes of further tensors that a map
-    of the noisy gradient reads. ``error`` belongs to the end alone.
+    observed: by probe its fact. history: the accountant's. noise: of :class:`NoiseWatch`, unread; of several parts or
+    sharded ranks a list. rules: by rule its facts, unread; of several ranks or parts a list. ``error`` belongs to the
+    end alone.
     """
 
     audits: AuditFacts = field(metadata=OWN)
-    maps: MapFacts | None = field(metadata=OWN)
-    map_inputs: str = field(metadata=_WORD)
-    replays: ReplayFacts | None = field(metadata=OWN)
-    replay_failure: str = field(metadata=_WORD)
-    carrying: Count = field(metadata=_SUM)
-    tables: Count = field(metadata=_SUM)
-    sizes: SizeFacts | None = field(metadata=OWN)
-    gradients: GradientFacts | None = field(metadata=OWN)
     drawn_batches: Count | None = field(metadata=_FIRST)
     passed_over: Count | None = field(metadata=join_by(max, sum))
     history: tuple[tuple[float, float, Count], ...] | None = field(metadata=join_by(itemgetter(0), itemgetter(-1)))

@@ -2,6 +2,8 @@
 
 A field says how its values of several ranks, and of several parts of a resumed training, are joined:
 
+>>> from dataclasses import dataclass, field
+>>> from dpspec.json_records import Count
 >>> @dataclass(frozen=True)
 ... class LoadFacts:
 ...     loads: Count = field(metadata=join_by(max, sum))  # ranks make the same loads, parts make further ones
@@ -12,12 +14,11 @@ LoadFacts(loads=3)
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from itertools import chain
-from operator import itemgetter
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from dpspec.json_records import Between, Count, Real
+from dpspec.json_records import Between
 
 Number: TypeAlias = Annotated[float, Between(0.0, 1e15)]
 
@@ -62,51 +63,14 @@ def union(names: Sequence[Names]) -> Names:
 #: The metadata of a fact that is a dataclass of facts.
 OWN: Mapping[str, Join] = {"ranks": lambda rows: joined(rows, "ranks"), "parts": lambda rows: joined(rows, "parts")}
 
-_SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
+
+def _of_any(across: Across) -> Join:
+    def join(rows: Sequence[Any]) -> Any:
+        observed = [row for row in rows if row is not None]
+        return joined(observed, across) if observed else None
+
+    return join
 
 
-@dataclass(frozen=True, kw_only=True)
-class MapFacts:
-    """Maps of the noisy gradient before the update. explained: steps with the gradients of a known map; by_all: of each
-    known map; moved: of the replayed maps those that a record moves."""
-
-    explained: Count = field(metadata=_SUM)
-    by_all: Count = field(metadata=_SUM)
-    replayed: Count = field(metadata=_SUM)
-    moved: Count = field(metadata=_SUM)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayFacts:
-    """Replayed steps. moved: the largest move of the sum in clip norms if a record is replaced; outputs, gradients: the
-    largest changes of other records."""
-
-    tried: Number = field(metadata=_SUM)
-    replayed: Number = field(metadata=_SUM)
-    replacements: Number = field(metadata=_SUM)
-    moved: Number = field(metadata=_MAX)
-    outputs: Number = field(metadata=_MAX)
-    gradients: Number = field(metadata=_MAX)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizeFacts:
-    """Steps that were replayed at the batch size of another one. lowest, highest: powers of the batch size by which
-    gradients at the outputs change; removed: the largest move of the sum for each omitted or repeated record, in clip
-    norms."""
-
-    steps: Count = field(metadata=_SUM)
-    lowest: Real = field(metadata=_MIN)
-    highest: Real = field(metadata=_MAX)
-    removed: Number = field(metadata=_MAX)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientFacts:
-    """Steps whose gradients were compared with a loop's reports. summed: with a reported sum; different: with other
-    gradients than sum and noise; hidden: the length of noise that rounding can hide, in standard deviations."""
-
-    steps: Count = field(metadata=join_by(itemgetter(0), sum))
-    summed: Count = field(metadata=join_by(itemgetter(0), sum))
-    different: Count = field(metadata=join_by(itemgetter(0), sum))
-    hidden: Number = field(metadata=join_by(itemgetter(0), max))
+#: The metadata of a dataclass of facts that some ranks or parts lack.
+OWN_IF_ANY: Mapping[str, Join] = {"ranks": _of_any("ranks"), "parts": _of_any("parts")}

@@ -9,21 +9,20 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.results.honest_script import HONEST_SCRIPT
-from dpspec.text import several
 from dpspec_recording.folder.joined_folder import Comparison
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
 from dpspec_recording.judge.joined_checks import joined_parts
 from dpspec_recording.judge.noise_checks import (
     why_noise_seems_cut,
-    why_noise_unconfirmed,
     why_repeats_untested,
     why_squares_vary,
 )
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.outcomes.conditions import NOTHING_ELSE, PER_RECORD_CLIPPING, TEXTS, stated
 from dpspec_recording.outcomes.outcome import Outcome, Remark, assumptions_of, doubts_about
-from dpspec_recording.probes.noisy_gradients import NoisyGradients
+from dpspec_recording.probes.replays import loss_reduction
+from dpspec_recording.probes.reported_gradients import ReportedGradients
 
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
@@ -37,9 +36,6 @@ _FITTED_EXACTLY = 2e-5
 #: Length of the rounding of gradients, in standard deviations of the noise, that float32 does not reach below 10^9
 #: coordinates and bfloat16 does with 20.
 _LEAST_HIDDEN = 0.25
-
-#: Difference of powers of the batch size that rounding explains.
-_SAME_POWER = 0.02
 
 #: Name of a class.
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
@@ -73,8 +69,8 @@ class RunAssumptions:
         self._run, self._public = run, public
         self.computed = _computed_from_records(run)
         self._maybe_computed, self.undeclared = _maybe_computed(run), _maybe_computed(run, public)
-        self.reduction = _loss_reduction(run)
-        outcomes = [*_of_run(run, public, released), *_records(run, self.reduction), *run.all_outcomes]
+        self.reduction = loss_reduction(run)
+        outcomes = [*_of_run(run, public, released), *_records(run), *run.all_outcomes]
         self._of_all_bounds = tuple(assumptions_of(outcomes, besides=("released-model",)))
 
     def of(self, adjacency: str, group_size: int) -> tuple[Assumption, ...]:
@@ -127,10 +123,6 @@ def _of_run(run: RecordedRun, public: Collection[str], released: ReleasedModel |
         yield stated("noise-law", "" if own_loop else by_torch)
     yield stated("secret-randomness")
     yield stated(HONEST_SCRIPT)
-    if own_loop:
-        doubt = why_noise_unconfirmed(run)
-        text = f"; the recording does not confirm the reported noise in the gradients: {doubt}" if doubt else ""
-        yield stated("loop-reports", text, "unchecked" if doubt else "declared")
     if header.world:
         yield _joined_ranks(run)
     if header.shards and run.end is not None and run.end.noise is None:
@@ -138,10 +130,8 @@ def _of_run(run: RecordedRun, public: Collection[str], released: ReleasedModel |
     if run.resumed is not None:
         yield joined_parts(run.resumed)
     yield from _update_rule(run, public)
-    yield from _gradient_map(run)
     yield from _released_model(run, released)
     yield stated("one-record")
-    yield _unmixed_batches(run)
     if header.in_epochs:
         yield stated("order")
 
@@ -210,7 +200,7 @@ def _fitted_precision(run: RecordedRun) -> float:
 
     A factor of 1.008 shows the batches of 92,000 noisy coordinates that have it.
     """
-    gradients = None if run.end is None else run.end.gradients
+    gradients = run.fact(ReportedGradients)
     is_exact = gradients is not None and gradients.summed > 0 and gradients.hidden < _LEAST_HIDDEN
     return _FITTED_EXACTLY if is_exact and not run.sums_type and not run.has_arrays else _FITTED
 
@@ -258,41 +248,6 @@ def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Outcome]
         yield Remark(condition="update-rule", text=text)
 
 
-def _gradient_map(run: RecordedRun) -> Iterator[Assumption]:
-    """Whether a map of the noisy gradient reads no record, if the optimizer steps with other gradients."""
-    if run.end is None or run.end.maps is None:
-        return
-    maps = run.end.maps
-    noisy, reported = run.fact(NoisyGradients), run.end.gradients
-    compared = noisy.compared if noisy is not None else 0 if reported is None else reported.summed
-    explained, without = maps.explained, max(0, compared - maps.by_all)
-    if steps := run.mapped_steps:
-        shapes = run.end.map_inputs
-        reads = (
-            f"reads tensors of shape {shapes} (a mask, a matrix, parameters, a public batch?)" if shapes else "varies"
-        )
-        text = (
-            f", but the update of {several(steps, 'inspected step')} got other gradients than the noisy sum over the "
-            f"divisor. What changes them {reads}, and {several(maps.replayed, 'replay')} with other records moved "
-            "none: if it depends on no record, --assume gradient-map"
-        )
-        yield stated("gradient-map", text, "unchecked")
-    elif explained and maps.moved:
-        text = (
-            f", but of {several(maps.replayed, 'replay')} {maps.moved} changed it with the noisy gradient as executed: "
-            "compute it from the noisy gradient alone"
-        )
-        yield stated("gradient-map", text, "unchecked")
-    elif explained and without:
-        text = (
-            f", but {several(explained, 'step')} changed it and {without} did not: if no record chose the steps, as by "
-            "the loss of a batch, --assume gradient-map"
-        )
-        yield stated("gradient-map", text, "unchecked")
-    elif explained:
-        yield stated("gradient-map", f"; {several(explained, 'step')} changed it by operations that read nothing else")
-
-
 def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Assumption]:
     before = run.header.told_before
     text, doubt = TEXTS["released-model"], ""
@@ -322,34 +277,6 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
     yield stated("model-choice", doubt, status)
 
 
-def _unmixed_batches(run: RecordedRun) -> Assumption:
-    end = run.end
-    doubts = []
-    if end is not None and end.carrying:
-        doubts.append(
-            f"{several(end.carrying, 'replayed step')} used values that the script computed from the batch before (a "
-            "queue, a running mean, a hidden state): a record then also changes the gradients of later batches; "
-            "compute nothing from a batch for later steps"
-        )
-    if end is not None and end.tables:
-        doubts.append(
-            f"{several(end.tables, 'replayed step')} used a table with a row for each record (a memory bank, "
-            "embeddings, scores) at other records than the drawn ones, and its rows depend on the records: a record "
-            "then also changes the gradients of others; read such a table at the drawn records alone"
-        )
-    text = f", but {', and '.join(doubts)}" if doubts else _replays(run)
-    return stated("unmixed-batches", text, "unchecked" if doubts else "declared")
-
-
-def _replays(run: RecordedRun) -> str:
-    end = run.end
-    if end is not None and end.replays is not None and end.replays.replayed >= 1.0:
-        return f"; {end.replays.replayed:.0f} steps were replayed with other records, and tested"
-    if end is not None and end.replay_failure:
-        return f"; the chosen steps were not replayed: {end.replay_failure}"
-    return ""
-
-
 def _repeated_records(repeats: int, group_size: int) -> Iterator[Assumption]:
     if repeats > 1:
         covered = group_size >= repeats
@@ -357,39 +284,9 @@ def _repeated_records(repeats: int, group_size: int) -> Iterator[Assumption]:
         yield stated("repeated-records", text, "reported" if covered else "false")
 
 
-def _records(run: RecordedRun, reduction: Assumption | None) -> Iterator[Assumption]:
+def _records(run: RecordedRun) -> Iterator[Assumption]:
     end = run.end
-    if reduction is not None:
-        yield reduction
     if end is not None and end.error:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
         text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
         yield stated("ended-by-error", status="unchecked", text=text)
-
-
-def _loss_reduction(run: RecordedRun) -> Assumption | None:
-    """The assumption ``loss-reduction``; None if the recording shows that the loss is the declared mean or sum.
-
-    It is unchecked if replays at another batch size (``docs/explanation/replay.md``) measure another reduction, and
-    declared if no step was replayed so.
-    """
-    end, declared = run.end, run.header.reduction
-    if end is None or run.header.source != "opacus":
-        return None
-    if end.sizes is None:
-        sizes = np.unique(run["rows"][np.isfinite(run["rows"])])
-        return None if len(sizes) < 2 else stated("loss-reduction", "; no step was replayed at another batch size")
-    steps, low, high = end.sizes.steps, end.sizes.lowest, end.sizes.highest
-    expected = -1.0 if declared == "mean" else 0.0
-    power = low if expected - low > high - expected else high
-    if abs(power - expected) <= _SAME_POWER:
-        return None
-    measured = {-1: "mean", 0: "sum"}.get(round(power))
-    kind = f"a {measured} over the batch" if measured else "neither a mean nor a sum"
-    fix = f', or make_private loss_reduction="{measured}"' if measured else ""
-    text = (
-        f", but {several(steps, 'replay')} at another batch size b found gradients of the loss that change as "
-        f'b^{power:.2f}, as if the loss were {kind}, and loss_reduction is "{declared}": give the loss the reduction '
-        f'"{declared}"{fix}'
-    )
-    return stated("loss-reduction", text, "unchecked")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -12,55 +11,7 @@ from dpspec_recording.judge import joined_checks, noise_checks
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.outcomes.outcome import tests_of
-from dpspec_recording.probes.adaptive_count import AdaptiveCount
-from dpspec_recording.probes.clip_limits import ClipLimits
-from dpspec_recording.probes.contributions import Contributions
-from dpspec_recording.probes.ghost import Ghost
-from dpspec_recording.probes.model_state import ModelState
-from dpspec_recording.probes.noisy_gradients import NoisyGradients
-from dpspec_recording.probes.parameters import Parameters
-from dpspec_recording.probes.passes import Passes
-from dpspec_recording.probes.probe import Probe
-from dpspec_recording.probes.seeds import Seeds
-from dpspec_recording.probes.sums import Sums
-from dpspec_recording.probes.updates import Updates
-from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 
-SUM_MOVED = Fault(
-    name="sum-moved",
-    assumption="unmixed-batches",
-    title="move of the clipped sum if a record is replaced in the replayed step, in clip norms",
-    observed="measured",
-    advice=(
-        "One record contributes more than the clip norm allows: look for several rows or backward passes "
-        "for each record, losses that weigh records by the batch, and clipping of other values than a "
-        "record's whole gradient."
-    ),
-)
-REMOVED = Fault(
-    name="sum-moved-without-records",
-    assumption="unmixed-batches",
-    title="move of the clipped sum for each record that a replayed step omits or repeats, in clip norms",
-    observed="measured",
-    advice=(
-        "A step without some of its records, or with some twice, moves the sum further than their "
-        "contributions: look for contributions above the clip norm, and for losses that depend on the "
-        "number of records."
-    ),
-)
-OTHERS_MOVED = Fault(
-    name="others-moved",
-    assumption="unmixed-batches",
-    title=("change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"),
-    observed="measured",
-    advice=(
-        "A record changes the results of other records: look for normalization, centering or attention over "
-        "the batch, mixup, pairs or triplets of records, in-batch negatives, losses that divide by a total "
-        "of the batch, scales from its longest record, clipping of a sum or a mean of several records, "
-        "sums of earlier steps, forward passes that read the dataset (graphs, retrieval, class means), and "
-        "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False)."
-    ),
-)
 FILLED = Fault(
     name="filled-batches",
     assumption="sampling",
@@ -191,22 +142,11 @@ DECLARED_CLIP = _declared("declared-clip-norm", "clipping", "clip norm")
 DECLARED_RECORDS = _declared("declared-records", "sampling", "records")
 
 
-#: The probes whose tests come before those of a custom loop's noise, and after it, and after those of replays.
-_FIRST: tuple[type[Probe[Any]], ...] = (Seeds, Parameters, ModelState, NoisyGradients)
-_SECOND: tuple[type[Probe[Any]], ...] = (Contributions, Sums, ClipLimits, Ghost, AdaptiveCount)
-_LAST: tuple[type[Probe[Any]], ...] = (Passes, Updates)
-
-
 def own_checks(run: RecordedRun) -> Iterator[RunTest]:
     """All checks of a run with one step or more."""
     yield from _noise(run)
     yield from noise_checks.noise_checks(run)
-    yield from _of_probes(run, _FIRST)
-    if run.internal is not None:
-        yield from noise_checks.reported_noise_checks(run)
-    yield from _of_probes(run, _SECOND)
-    yield from _gradients(run)
-    yield from _of_probes(run, _LAST)
+    yield from tests_of(run.all_outcomes)
     yield from _batches(run)
     yield from _accountant(run)
     yield from _divided(run)
@@ -216,10 +156,6 @@ def own_checks(run: RecordedRun) -> Iterator[RunTest]:
         yield UNSCORED.none_found(missing, "", None)
     yield from joined_checks.rank_checks(run)
     yield from joined_checks.resume_checks(run)
-
-
-def _of_probes(run: RecordedRun, probes: Sequence[type[Probe[Any]]]) -> Iterator[RunTest]:
-    return (test for probe in probes for test in tests_of(run.outcomes[probe]))
 
 
 def _noise(run: RecordedRun) -> Iterator[RunTest]:
@@ -249,27 +185,6 @@ def _noise(run: RecordedRun) -> Iterator[RunTest]:
         name, quiet = noise_tests.quietest(least, run.steps)
         quiet = replace(quiet, test=f"{QUIETEST_LAYER_AT_A_STEP.title}, in {name}")
         yield QUIETEST_LAYER_AT_A_STEP.measured(quiet, "in each layer, each step")
-
-
-def _gradients(run: RecordedRun) -> Iterator[RunTest]:
-    end = run.end
-    if end is None:
-        return
-    if end.replays is not None and end.replays.replayed >= 1.0:
-        replays = end.replays
-        note = f"{replays.replacements:.0f} replacements at {replays.replayed:.0f} of {replays.tried:.0f} chosen steps"
-        # the bound reduces the noise multipliers by what rounding adds to the norms
-        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
-        yield _replayed(SUM_MOVED, LARGEST_MOVE, replays.moved, LARGEST_MOVE * rounding, rounding, note)
-        yield _replayed(OTHERS_MOVED, 0.0, max(replays.outputs, replays.gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
-    if end.sizes is not None and end.sizes.removed > 0.0:
-        note = f"{end.sizes.steps} steps at the batch size of another one"
-        rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
-        yield _replayed(REMOVED, 1.0, end.sizes.removed, rounding, rounding, note)
-
-
-def _replayed(fault: Fault, declared: float, moved: float, rounding: float, detectable: float, note: str) -> RunTest:
-    return fault.compared(moved <= declared + rounding, declared, moved, note, detectable, whole=False)
 
 
 def _batches(run: RecordedRun) -> Iterator[RunTest]:

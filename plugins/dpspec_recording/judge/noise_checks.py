@@ -19,16 +19,6 @@ from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.outcomes.conditions import FRESH, GAUSSIAN
 from dpspec_recording.outcomes.faults import Fault, RunTest
 
-OTHERS = Fault(
-    name="noise-not-in-gradients",
-    assumption="update",
-    title="gradients other than the reported sum and noise",
-    observed="measured",
-    advice=(
-        "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or the sum "
-        "was reported after the noise was added. Move weight decay and momentum into the optimizer."
-    ),
-)
 REPEATED = Fault(
     name="repeated-values",
     assumption="independent-noise",
@@ -121,9 +111,6 @@ _WIDEST = 0.125
 #: The minimum numbers of steps and of parameters for a test of the variation of squared noise, and the factor of the
 #: variation that rounding and the cube root explain.
 _FEWEST_STEPS, _FEWEST_NUMBERS, _ROUNDED = 4, 256, 1.01
-
-#: The largest fraction of a layer's noise that rounding may hide.
-_HIDDEN = 0.1
 
 
 def noise_checks(run: RecordedRun) -> Iterator[RunTest]:
@@ -269,40 +256,3 @@ def numbers(value: Any, length: int, *, least: float = 0.0, most: float = 1e18) 
 
 def _count(value: Any) -> int:
     return value if type(value) is int and 0 < value < 1e18 else 0
-
-
-def reported_noise_checks(run: RecordedRun) -> Iterator[RunTest]:
-    gradients = None if run.end is None else run.end.gradients
-    if gradients is not None and gradients.summed:
-        changed = 0 if run.mapped_steps else gradients.different  # the assumption gradient-map asks about mapped ones
-        yield OTHERS.none_found(changed, f"sum and noise over a divisor, at {gradients.summed} steps")
-
-
-def why_noise_unconfirmed(run: RecordedRun) -> str:
-    """Why reported noise was not confirmed in the gradients, and the fix; empty if it was.
-
-    It is confirmed if every step reports its sum, and the gradient is sum and noise up to rounding that would hide no
-    layer's noise. A check tests that the sum does not correlate with the noise.
-    """
-    if not run.header.optimizer:
-        return "dpspec.record got no optimizer and inspected no gradient: give optimizer="
-    gradients = None if run.end is None else run.end.gradients
-    zero = run["noise_squares"] == 0.0
-    if zero.any():
-        return f"the reported noise is zero at {int(zero.sum())} of {run.steps} steps"
-    if gradients is None or not gradients.steps:
-        return (
-            "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
-            "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
-        )
-    if gradients.summed < gradients.steps:
-        return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
-    # without the steps that killed parts made after their last checkpoint
-    steps = run.steps if run.resumed is None else sum(run.resumed.covered)
-    if gradients.steps < steps:
-        return f"only {gradients.steps} of {steps} steps could be compared with their gradients"
-    if gradients.different and not run.mapped_steps:
-        return f"gradients of {gradients.different} steps are not the reported sum and noise"
-    smallest = min((size for _, size in run.header.layers), default=1)
-    coarse = gradients.hidden > _HIDDEN * math.sqrt(smallest)
-    return "gradients are rounded so coarsely that noise could be missing in a layer" if coarse else ""

@@ -37,9 +37,11 @@ from dpspec_recording.folder.step_record import (
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.contributions import Contributions
+from dpspec_recording.probes.gradient_map import GradientMap
 from dpspec_recording.probes.loss_scaler import LossScaler
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.probe import Probe
+from dpspec_recording.probes.reported_gradients import ReportedGradients
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -333,12 +335,12 @@ class RecordedRun:
     def mapped_steps(self) -> int:
         """The number of inspected steps whose other gradients no replay explains, and that replays with other records
         did not move; 0 if a record moved one, or none was replayed: then they deviate."""
-        end, noisy = self.end, self.fact(NoisyGradients)
-        if end is None or end.maps is None or not end.maps.replayed or end.maps.moved:
+        maps, noisy, reported = self.fact(GradientMap), self.fact(NoisyGradients), self.fact(ReportedGradients)
+        if maps is None or not maps.replayed or maps.moved:
             return 0
         scaled = noisy.scaled - noisy.explained if noisy is not None and self._has_one_factor else 0
         changed = 0 if noisy is None else noisy.changed
-        return changed + (0 if end.gradients is None else end.gradients.different) + scaled
+        return changed + (0 if reported is None else reported.different) + scaled
 
     @property
     def has_mapped_factor(self) -> bool:

@@ -14,8 +14,10 @@ from dpspec_recording.judge.recorded_run import Array, RecordedRun, public_name
 from dpspec_recording.judge.rules import facts_of_parts
 from dpspec_recording.judge.section import reports_batches
 from dpspec_recording.outcomes.faults import RunTest
+from dpspec_recording.probes.gradient_map import GradientMap
 from dpspec_recording.probes.parameters import MOVED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
+from dpspec_recording.probes.replays import Replays
 from dpspec_recording.rules.duplicate_records import RULE as DUPLICATE_RECORDS
 from dpspec_recording.rules.loaded_weights import RULE as LOADED_WEIGHTS
 from dpspec_recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
@@ -51,7 +53,8 @@ def confirmations(
         *("features chosen by labels", "classes", "vocabulary", "layer sizes"),
         *("frozen layers", "initial weights"),
     )
-    is_mapped = run.end is not None and run.end.maps is not None and run.end.maps.explained
+    map_facts = run.fact(GradientMap)
+    is_mapped = map_facts is not None and map_facts.explained
     maps = ["the map of the noisy gradient"] if is_mapped else []
     constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
@@ -76,12 +79,13 @@ def confirmations(
 
 def _not_replayed(run: RecordedRun) -> str:
     """The reason why no replayed step tests whether records mix, or few of those tried; empty if most do."""
-    end = run.end
-    tried, replayed = (0.0, 0.0) if end is None or end.replays is None else (end.replays.tried, end.replays.replayed)
-    if end is None or (replayed >= 1.0 and 2.0 * replayed >= tried):
+    replays = run.fact(Replays)
+    tried, replayed = (0.0, 0.0) if replays is None else (replays.tried, replays.replayed)
+    if run.end is None or (replayed >= 1.0 and 2.0 * replayed >= tried):
         return ""
-    reason = end.replay_failure
-    if end.replays is None:
+    if replays is not None:
+        reason = replays.failure
+    else:
         reason = "steps of compiled models, arrays, several processes or gradient canaries are not"
     steps = f"only {replayed:.0f} of {tried:.0f} chosen steps" if replayed else "no step"
     return f"; {steps} was replayed to test this{f' ({reason})' if reason else ''}"
@@ -166,7 +170,8 @@ def _audits(run: RecordedRun) -> str:
     if run.end is None:
         return ""
     audits = run.end.audits
-    steps, replayed = audits.steps, 0 if run.end.replays is None else int(run.end.replays.replayed)
+    replays_of_run = run.fact(Replays)
+    steps, replayed = audits.steps, 0 if replays_of_run is None else int(replays_of_run.replayed)
     replays = f"{replayed:,} replayed"
     if audits.are_whole:
         return f"; all {steps:,} steps audited; {replays}"

@@ -6,6 +6,7 @@ from dpspec_recording.probes.adaptive_count import AdaptiveCount
 from dpspec_recording.probes.clip_limits import ClipLimits
 from dpspec_recording.probes.contributions import Contributions
 from dpspec_recording.probes.ghost import Ghost
+from dpspec_recording.probes.gradient_map import GradientMap
 from dpspec_recording.probes.loss_scaler import LossScaler
 from dpspec_recording.probes.model_state import ModelState
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
@@ -14,6 +15,8 @@ from dpspec_recording.probes.other_engines import OtherEngines
 from dpspec_recording.probes.parameters import Parameters
 from dpspec_recording.probes.passes import Passes
 from dpspec_recording.probes.probe import Probe
+from dpspec_recording.probes.replays import Replays
+from dpspec_recording.probes.reported_gradients import ReportedGradients
 from dpspec_recording.probes.seeds import Seeds
 from dpspec_recording.probes.sums import Sums
 from dpspec_recording.probes.updates import Updates
@@ -23,11 +26,14 @@ PROBES: tuple[type[Probe[Any]], ...] = (
     Parameters,
     ModelState,
     NoisyGradients,
+    ReportedGradients,
     Contributions,
     Sums,
     ClipLimits,
     Ghost,
     AdaptiveCount,
+    Replays,
+    GradientMap,
     Passes,
     OptimizerState,
     LossScaler,

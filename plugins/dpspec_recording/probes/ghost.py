@@ -34,7 +34,7 @@ class GhostFacts:
     batches: Count = field(metadata=join_by(sum))
     unobserved: Count = field(metadata=join_by(sum))
     changed: Count = field(metadata=join_by(sum))
-    unverified: Names = field(default=(), metadata=join_by(union))
+    unverified: Names = field(metadata=join_by(union))
 
 
 ADDED = Fault(

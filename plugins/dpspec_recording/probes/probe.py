@@ -21,9 +21,9 @@ The smallest probe counts the updates of a training, and judges that there was o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from dpspec_recording.folder.merging import Across, joined
@@ -63,6 +63,8 @@ class Training:
         step: The step that is not over.
         part: The number of this part of a resumed training, from 1.
         clipped: The observer of the gradients that Opacus clips; None for a custom loop.
+        replayer: Repeats some steps with other records; None for trainings that cannot be repeated.
+        reported: By quantity the row of all coordinates that a custom loop reported for the step.
         explain: Whether a map of the noisy gradients gives those of a place in the step, as replays show.
         moved: Whether parameters moved between the last step and the update that begins.
         is_gradient_compared: Whether the gradients within the update that ended were compared with those before it.
@@ -82,6 +84,8 @@ class Training:
     step: PendingStep
     part: int = 1
     clipped: Any = None
+    replayer: Any = None
+    reported: Mapping[str, Tensor] = field(default_factory=dict)
     explain: Callable[[str, Sequence[Tensor], Sequence[Tensor]], bool] = lambda *_: False
     moved: bool | Tensor = False
     is_gradient_compared: bool = False
@@ -131,6 +135,9 @@ class Probe(Generic[F]):
     def after_update(self) -> None:
         """The optimizer ends an update."""
 
+    def after_report(self) -> None:
+        """A custom loop has reported all of its step."""
+
     def facts(self) -> F | None:
         """The fact until now; None if this training does not show it."""
         return None
@@ -149,7 +156,7 @@ class Probe(Generic[F]):
 #: The names of all events.
 EVENTS = (
     *("before_clip", "before_sum", "after_sum", "before_noise", "after_noise", "before_reduction", "after_reduction"),
-    *("before_update", "after_update"),
+    *("before_update", "after_update", "after_report"),
 )
 
 

@@ -50,8 +50,8 @@ class UpdateFacts:
     recomputed: Count = field(metadata=_SUM)
     different: Count = field(metadata=_SUM)
     failed: Count = field(metadata=_SUM)
-    optimizer: str = field(default="", metadata=join_by(word))
-    step_hooks: Names = field(default=(), metadata=join_by(union))
+    optimizer: str = field(metadata=join_by(word))
+    step_hooks: Names = field(metadata=join_by(union))
 
 
 UPDATES = Fault(

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from dpspec_recording.audited_steps import AuditedSteps
-from dpspec_recording.folder.merging import ReplayFacts
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
+from dpspec_recording.step_replay.facts import ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, tensors_in
@@ -53,9 +53,6 @@ class ReplayedLoop:
     Attributes:
         abstained: The reason why the last step that was not replayed was not; empty if all were.
     """
-
-    #: No step is replayed at another batch size.
-    sizes = None
 
     def __init__(self, model_tensors: Sequence[Tensor], audits: AuditedSteps, pauses: Pauses) -> None:
         """model_tensors: the parameters and buffers of the model."""
@@ -90,6 +87,10 @@ class ReplayedLoop:
             moved=moved,
             outputs=carried,
             gradients=mixed,
+            failure=self.abstained,
+            carrying=0,
+            tables=0,
+            sizes=None,  # no step is replayed at another batch size
         )
 
     def begin(self) -> None:
@@ -123,6 +124,10 @@ class ReplayedLoop:
         if self._trace is not None and not self._trace.failure:
             values = [gradient.detach().clone() for gradient in gradients]
             self._update = [*gradients], values, len(self._trace.operations)
+
+    def explain_rows(self, _: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """:meth:`explain` for one row of sums, one of noise, and one of gradients."""
+        return self.explain(*values, *gradients)
 
     def explain(self, sums: Tensor, noise: Tensor, gradients: Tensor) -> bool:
         """Whether gradients other than sum and noise over a divisor come from a map of their total that reads no more.

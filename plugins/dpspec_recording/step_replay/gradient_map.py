@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from dpspec_recording.folder.merging import MapFacts
+from dpspec_recording.step_replay.facts import MapFacts
 from dpspec_recording.step_replay.held_records import HeldRecords
 from dpspec_recording.step_replay.trace import (
     TO_PYTHON,
@@ -225,7 +225,8 @@ class GradientMaps:
         A map of some steps only may have been chosen by a record, as by the loss of a batch.
         """
         most, least = (choose(self._explained.values(), default=0) for choose in (max, min))
-        return MapFacts(explained=most, by_all=least, replayed=self.replayed, moved=self.moved)
+        counts = {"explained": most, "by_all": least, "replayed": self.replayed, "moved": self.moved}
+        return MapFacts(**counts, inputs=self.shapes)
 
     def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool) -> None:
         """Note a map that was replayed."""

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpspec_recording.audited_steps import AuditedSteps
-from dpspec_recording.folder.merging import ReplayFacts, SizeFacts
 from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec_recording.step_replay.carried_values import CarriedValues
+from dpspec_recording.step_replay.facts import ReplayFacts, SizeFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
@@ -107,10 +107,13 @@ class ReplayedSteps:
             moved=moved,
             outputs=outputs,
             gradients=gradients,
+            failure=self.abstained,
+            carrying=self.carrying,
+            tables=self.tables,
+            sizes=self._size_facts(),
         )
 
-    @property
-    def sizes(self) -> SizeFacts | None:
+    def _size_facts(self) -> SizeFacts | None:
         """None before the first step that was replayed at another batch size."""
         if not self._sizes:
             return None

@@ -109,7 +109,9 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     assert found.status == ("proved", "no-deviation-found")
     assert {"loop-reports", "model-state", "update-rule"} <= {one.name for one in found.assumptions}
     *_, end = found.run.folder.steps()
-    assert end.of(Updates) == UpdateFacts(steps=0, recomputed=0, different=0, failed=0, optimizer="LoopUpdate")
+    assert end.of(Updates) == UpdateFacts(
+        steps=0, recomputed=0, different=0, failed=0, optimizer="LoopUpdate", step_hooks=()
+    )
 
 
 def test_updates_of_optax_are_repeated(optax: Any, tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_updates_of_optax_are_repeated(optax: Any, tmp_path: Path) -> None:
     assert found.status == ("proved", "no-deviation-found")
     assert "clipping by coordinates or layers leaves longer ones" in " ".join(found.audit.recording.confirm)
     *_, end = found.run.folder.steps()
-    assert end.of(Updates) == UpdateFacts(steps=40, recomputed=40, different=0, failed=0)
+    assert end.of(Updates) == UpdateFacts(steps=40, recomputed=40, different=0, failed=0, optimizer="", step_hooks=())
     assert "update-rule" not in {one.name for one in found.assumptions}
     (check,) = [one for one in found.checks if one.assumption == "update-rule"]
     assert (check.note, check.detectable) == ("at 40 of 40 steps", 2.0**-16)

@@ -13,6 +13,7 @@ from support.opacus_training import Training
 from dpspec.errors import UsageError
 from dpspec_recording import audited_steps
 from dpspec_recording.audited_steps import FIRST, POWER, AuditedSteps, AuditFacts, found_faults
+from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.sums import EDITED
 
 
@@ -122,7 +123,7 @@ def test_the_report_states_the_power(audit: float, words: str, tmp_path: Path, m
         training.train()
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=10.0))
     assert words in found.audit.recording.ran
-    assert f"{found.run.end.replays.replayed:.0f} replayed" in found.audit.recording.ran
+    assert f"{found.run.fact(Replays).replayed:.0f} replayed" in found.audit.recording.ran
     sums = next(check for check in found.tests if check.test.startswith(EDITED.title))
     assert sums.test.endswith("exact") is (audit == 1.0)
     assert "of 20 steps" in sums.note

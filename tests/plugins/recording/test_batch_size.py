@@ -1,5 +1,6 @@
 """Replays of a step at the batch size of another one: they measure whether the loss is a sum or a mean."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from support.replayed_steps import CLIP, Loss, features, mean_loss, mlp, opacus_
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from dpspec_recording.judge.recorded_run import read_run
+from dpspec_recording.probes.replays import Replays
 from dpspec_recording.step_replay.batch_size import SizeEffect, size_effect, sized_step
 from dpspec_recording.step_replay.trace import AbstainError
 
@@ -147,6 +150,9 @@ def test_short_runs_with_another_reduction_are_not_proved(given, declared, physi
 
 def test_a_loss_that_no_replay_tests_is_asked(tmp_path: Path) -> None:
     recorded(tmp_path / "run", reduction="sum", noise=4.0, epochs=1)
-    found = checked(rebuilt(tmp_path / "run", tmp_path / "other", end={"sizes": None}), epsilon=9.0)
+    facts = read_run(tmp_path / "run").fact(Replays)
+    assert facts is not None
+    unsized = {"replays": dataclasses.asdict(dataclasses.replace(facts, sizes=None))}
+    found = checked(rebuilt(tmp_path / "run", tmp_path / "other", end=unsized), epsilon=9.0)
     assert found.status == ("proved", "no-deviation-found")
     assert "the loss is a sum" in run_page(found, 80)

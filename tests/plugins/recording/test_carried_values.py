@@ -10,6 +10,8 @@ from support.opacus_training import Training, recorded
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from dpspec_recording.probes.replays import Replays
+
 pytest.importorskip("opacus")
 pytestmark = pytest.mark.ci
 
@@ -106,7 +108,7 @@ HONEST = {
 def carrying(script: Any, folder: Path, **given: Any) -> tuple[int, str, str]:
     found = recorded(folder / "run", script, epochs=1, **given)
     assumption = found.assumption("unmixed-batches")
-    return found.run.end.carrying, assumption.status, assumption.text
+    return found.run.fact(Replays).carrying, assumption.status, assumption.text
 
 
 @pytest.mark.parametrize("name", CARRYING)

@@ -2,7 +2,9 @@
 
 import ast
 import copy
+import importlib
 import io
+import pkgutil
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,15 +20,16 @@ from torch import nn
 from torch.nn import functional
 
 from dpspec.contract import Check
-from dpspec_recording.judge import canaries, checks, joined_checks, noise_checks
+from dpspec_recording import judge, probes
+from dpspec_recording.judge import canaries, checks, noise_checks
 from dpspec_recording.judge.advice import advice_on
-from dpspec_recording.judge.checks import SUM_MOVED
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
 from dpspec_recording.outcomes.conditions import TESTED
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.parameters import LOADED, RETURNED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
+from dpspec_recording.probes.replays import SUM_MOVED
 
 Script = Callable[[Training], None]
 
@@ -419,8 +422,13 @@ def test_a_cause_explains_what_follows_from_it(test: RunTest, cause: RunTest) ->
     assert advice_on([test, cause], [test, cause]) == (cause.advice,)
 
 
-FAULTS = [value for module in (checks, noise_checks, joined_checks, canaries) for value in vars(module).values()]
-FAULTS = [value for value in FAULTS if isinstance(value, Fault)]
+MODULES = [
+    importlib.import_module(module.name)
+    for package in (judge, probes)
+    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+]
+FOUND = {id(value): value for module in MODULES for value in vars(module).values() if isinstance(value, Fault)}
+FAULTS = [*FOUND.values()]
 
 
 def test_each_fault_has_a_name_and_advice_of_its_own() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from dpspec_recording.judge.checks import OTHERS_MOVED, SUM_MOVED
+from dpspec_recording.probes.replays import OTHERS_MOVED, SUM_MOVED, Replays
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -120,8 +120,8 @@ SCALINGS = [
 )
 def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
     found = trained(tmp_path / "run", step)
-    replays = found.run.end.replays
-    assert (found.status, found.run.end.replay_failure) == (("proved", "no-deviation-found"), "")
+    replays = found.run.fact(Replays)
+    assert (found.status, replays.failure) == (("proved", "no-deviation-found"), "")
     assert replays is not None
     assert replays.replayed >= 2.0
     assert 1.0 < replays.moved <= 2.0 + 1e-5
@@ -236,9 +236,9 @@ def sum_first(loop: OwnLoop, run: Any) -> None:
 def test_abstentions_have_reasons_and_leave_the_verdict(step, reason, tmp_path):
     found = trained(tmp_path / "run", step)
     assert found.status == ("proved", "no-deviation-found")
-    assert reason in found.run.end.replay_failure
+    assert reason in found.run.fact(Replays).failure
     assert reason in found.assumption("unmixed-batches").text
-    confirmation = f"no step was replayed to test this ({found.run.end.replay_failure})"
+    confirmation = f"no step was replayed to test this ({found.run.fact(Replays).failure})"
     assert confirmation in " ".join(run_page(found, 80).split())
 
 

@@ -23,6 +23,7 @@ from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
 from dpspec_recording.probes.ghost import ADDED
 from dpspec_recording.probes.ghost import Ghost as GhostProbe
+from dpspec_recording.probes.replays import SUM_MOVED, Replays
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -103,8 +104,8 @@ def noise_on_one_tensor(reference: Tensor, std: float, **_: Any) -> Any:
 FAULTS: list[tuple[Script | Patch, set[str]]] = [
     (looped(scaled), {ADDED.title}),
     (looped(term_beside), {ADDED.title}),
-    (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {checks.SUM_MOVED.title}),
-    (norms_times(0.5), {checks.SUM_MOVED.title}),
+    (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {SUM_MOVED.title}),
+    (norms_times(0.5), {SUM_MOVED.title}),
     ((optimizer_fast_gradient_clipping, "_generate_noise", lambda **_: 0.0), {checks.WITHOUT_NOISE.title}),
     ((optimizer_fast_gradient_clipping, "_generate_noise", noise_on_one_tensor), {"chi-square of the quietest layer"}),
 ]
@@ -142,7 +143,7 @@ def test_a_layer_without_norms_is_found(tmp_path: Path) -> None:
 
     found = recorded(tmp_path / "run", prepare=tied)
     assert found.status == ("open", "deviates")
-    assert checks.SUM_MOVED.title in found.rejected
+    assert SUM_MOVED.title in found.rejected
 
 
 @pytest.mark.ci
@@ -165,7 +166,7 @@ def test_norms_that_no_replay_tests_are_asked(mode: Any, tmp_path: Path) -> None
 
     found = recorded(tmp_path / "run", script, prepare=prepare)
     is_replayed = mode is contextlib.nullcontext
-    assert (found.fine, found.run.end.replays.replayed > 0) == (True, is_replayed)
+    assert (found.fine, found.run.fact(Replays).replayed > 0) == (True, is_replayed)
     asked = any("each trained weight is used once" in line for line in found.audit.recording.confirm)
     assert asked is not is_replayed
 

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, one_hot
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.contract.findings import Check
-from dpspec_recording.judge.checks import OTHERS_MOVED, SUM_MOVED
 from dpspec_recording.judge.sentences import confirmations
+from dpspec_recording.probes.replays import OTHERS_MOVED, SUM_MOVED, Replays
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches
 from dpspec_recording.step_replay.measure import _change_in_any_order
 from dpspec_recording.step_replay.trace import StepTrace
@@ -177,8 +177,9 @@ def test_a_number_of_the_batch_that_the_loss_uses_is_asked(loss: Loss, tmp_path:
     found = checked(tmp_path / "run", epsilon=100.0)
     end = found.run.end
     assert end is not None
-    assert end.replays is not None
-    tried, replayed = end.replays.tried, end.replays.replayed
+    replays = end.of(Replays)
+    assert replays is not None
+    tried, replayed = replays.tried, replays.replayed
     assert (replayed, tried > 5) == (1, True)
     confirmed = " ".join(confirmations(found.run, 1, (), None))
     assert f"only 1 of {tried:.0f} chosen steps was replayed to test this (" in confirmed

@@ -1,7 +1,7 @@
 """How facts of ranks and of parts become one."""
 
 import doctest
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_args
 
 import pytest
@@ -12,12 +12,11 @@ from dpspec_recording.folder import merging
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.merging import (
     Across,
-    GradientFacts,
-    ReplayFacts,
-    SizeFacts,
     joined,
 )
 from dpspec_recording.probes.clip_limits import ClipLimitFacts
+from dpspec_recording.probes.reported_gradients import GradientFacts
+from dpspec_recording.step_replay.facts import ReplayFacts, SizeFacts
 
 
 def test_the_example_of_joined_facts() -> None:
@@ -67,10 +66,39 @@ def test_facts_of_ranks_are_of_the_same_steps_and_facts_of_parts_of_other_steps(
     assert joined([one, other], "parts") == of_parts
 
 
+SIZES = SizeFacts(steps=1, lowest=-1.0, highest=-0.9, removed=0.5)
+REPLAYS = ReplayFacts(
+    tried=9,
+    replayed=8,
+    replacements=30,
+    moved=1.5,
+    outputs=0.0,
+    gradients=0.0,
+    failure="",
+    carrying=0,
+    tables=1,
+    sizes=SIZES,
+)
+
+
+def test_facts_within_facts_are_joined_over_those_that_have_them() -> None:
+    without = replace(REPLAYS, sizes=None, failure="why")
+    assert joined([REPLAYS, without], "parts") == replace(
+        REPLAYS, tried=18, replayed=16, replacements=60, tables=2, failure="why"
+    )
+    assert joined([without, without], "parts").sizes is None
+
+
 def test_the_form_on_disk_has_the_names() -> None:
-    facts = ReplayFacts(tried=9, replayed=8, replacements=30, moved=1.5, outputs=0.0, gradients=0.0)
-    written = json_records.write(facts)
-    assert written == {"tried": 9, "replayed": 8, "replacements": 30, "moved": 1.5, "outputs": 0.0, "gradients": 0.0}
-    assert json_records.read(ReplayFacts, written, "here") == facts
+    written = json_records.write(REPLAYS)
+    assert isinstance(written, dict)
+    assert {name: written[name] for name in ("tried", "moved", "sizes")} == {
+        "tried": 9,
+        "moved": 1.5,
+        "sizes": {"steps": 1, "lowest": -1.0, "highest": -0.9, "removed": 0.5},
+    }
+    assert json_records.read(ReplayFacts, written, "here") == REPLAYS
     with pytest.raises(ValueError, match="here"):
-        json_records.read(ReplayFacts, [9, 8, 30, 1.5, 0.0, 0.0], "here")
+        json_records.read(ReplayFacts, [*written.values()], "here")
+    with pytest.raises(ValueError, match="here"):
+        json_records.read(ReplayFacts, {name: value for name, value in written.items() if name != "tables"}, "here")

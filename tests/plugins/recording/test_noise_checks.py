@@ -16,7 +16,7 @@ from dpspec.stats.gaussian_noise import INTERVALS
 from dpspec_recording.judge.noise_checks import ALONG, PAIRS, noise_checks
 from dpspec_recording.outcomes.faults import checks_of
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.sums.reported_gradients import ReportedGradients
+from dpspec_recording.sums.loop_gradients import LoopGradients
 
 
 def own(
@@ -186,7 +186,7 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
     """float32 sums and noise, with divisors that are not powers of two, from the size of a bias to a network's."""
     chance = torch.Generator().manual_seed(seed)
     layers = [nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(3, 5))]
-    compared = ReportedGradients(layers)
+    compared = LoopGradients(layers)
     for divisor in (0.3, 7.0, 1e3, 1e-3):
         for scale in (1e-3, 1.0, 1e3):
             reports, step = [], PendingStep()

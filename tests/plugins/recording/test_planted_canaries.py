@@ -26,7 +26,7 @@ from dpspec.stats.attacks import guess_counts, one_run
 from dpspec_recording.folder.run_folder import CANARIES, INTERNAL, RunFolder, RunWriter
 from dpspec_recording.folder.run_folder import STEPS as STEPS_LOG
 from dpspec_recording.judge import assumptions
-from dpspec_recording.judge.checks import REMOVED
+from dpspec_recording.probes.replays import REMOVED
 
 DELTA = 1e-5
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from dpspec.contract.findings import Check
 from dpspec_recording.audited_steps import AuditedSteps
-from dpspec_recording.judge.checks import OTHERS_MOVED, SUM_MOVED
+from dpspec_recording.probes.replays import OTHERS_MOVED, SUM_MOVED
 from dpspec_recording.step_replay.trace import StepTrace
 from dpspec_recording.step_replay.watch import ReplayedSteps
 

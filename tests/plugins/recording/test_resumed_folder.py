@@ -18,9 +18,10 @@ import dpspec
 from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder.resumed_folder import next_part, open_run
 from dpspec_recording.folder.run_folder import MARK, STATES, RunWriter
-from dpspec_recording.judge import checks, joined_checks, recorded_run
+from dpspec_recording.judge import joined_checks, recorded_run
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.probes.passes import Passes
+from dpspec_recording.probes.replays import OTHERS_MOVED
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -301,7 +302,7 @@ def test_evidence_of_one_part_is_kept(tmp_path: Path) -> None:
     def mixing(job: Job) -> None:
         job.criterion = lambda scores, y: torch.nn.functional.cross_entropy(scores - scores.mean(0), y)
 
-    assert checks.OTHERS_MOVED.title in resumed(tmp_path / "run", {"change": mixing}, {}).rejected
+    assert OTHERS_MOVED.title in resumed(tmp_path / "run", {"change": mixing}, {}).rejected
 
 
 @pytest.mark.ci

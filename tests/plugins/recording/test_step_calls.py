@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
+from dpspec_recording.probes.replays import Replays
 from dpspec_recording.step_replay.calls import StepCalls
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -179,8 +180,8 @@ def test_steps_in_a_device_of_the_script_are_replayed(kind: type[InDevice], work
     assert all(torch.equal(a, b) for a, b in zip(parameters, others, strict=True))
     run = checked(tmp_path / "run", epsilon=100.0)
     assert run.status == ("proved", "no-deviation-found")
-    assert run.run.end.replay_failure == ""
-    assert run.run.end.replays.replayed >= 2.0
+    assert run.run.fact(Replays).failure == ""
+    assert run.run.fact(Replays).replayed >= 2.0
 
 
 @pytest.mark.ci

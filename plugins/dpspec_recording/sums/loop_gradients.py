@@ -12,7 +12,6 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from dpspec_recording.folder.merging import GradientFacts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.sums.centering import is_centered_row
 
@@ -26,15 +25,22 @@ _ROUNDINGS = 8
 _CHUNK = 2**20
 
 
-class ReportedGradients:
-    """Copies the gradients before the optimizer steps, and compares them when the loop reports the step."""
+class LoopGradients:
+    """Copies the gradients before the optimizer steps, and compares them when the loop reports the step.
+
+    Attributes:
+        steps: The number of compared steps.
+        summed: The number of these with a reported sum.
+        different: The number of these with other gradients than sum and noise.
+        hidden: The largest length of noise that rounding can hide, in standard deviations.
+    """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         """parameters: those that noise is added to."""
         self._parameters = list(parameters)
         self._got: Tensor | None = None
-        self._steps = self._summed = self._apart = 0
-        self._eps = self._room = 0.0
+        self.steps = self.summed = self.different = 0
+        self._eps = self.hidden = 0.0
 
     def before_step(self) -> None:
         self._got = self._gradients()
@@ -49,13 +55,6 @@ class ReportedGradients:
         now = self._gradients()
         if now is None or not (added or torch.equal(now, self._got) or self._is_centered(self._got, now)):
             self._got = None
-
-    @property
-    def facts(self) -> GradientFacts | None:
-        """None if no gradient was compared."""
-        if not self._steps:
-            return None
-        return GradientFacts(steps=self._steps, summed=self._summed, different=self._apart, hidden=self._room)
 
     @torch.no_grad()
     def _gradients(self) -> Tensor | None:
@@ -85,10 +84,10 @@ class ReportedGradients:
         product, of_got, of_noise, of_sum = products.tolist()
         if not (math.isfinite(product) and math.isfinite(of_sum) and 0.0 < of_got < math.inf):
             return
-        self._steps += 1
+        self.steps += 1
         if total is None:
             return
-        self._summed += 1
+        self.summed += 1
         divisor = product / of_got
         left = torch.zeros((), dtype=torch.float64, device=got.device)
         for g, n, s in _chunks(got, noise, summed):
@@ -98,8 +97,8 @@ class ReportedGradients:
         if differs and divisor > 0.0:
             differs = not self._is_centered(summed + noise, divisor * got)
         is_mapped = differs and explain(summed, noise, got)
-        self._apart += differs and not is_mapped
-        self._room = max(self._room, rounding / step.deviation)
+        self.different += differs and not is_mapped
+        self.hidden = max(self.hidden, rounding / step.deviation)
         step.divisor = math.nan if differs else float(f"{divisor:.6g}")  # as exact as rounding leaves it
 
     def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:

@@ -1,0 +1,162 @@
+"""Replays of some steps with other records: the sensitivity of the sum, and records that mix.
+
+The mistake: a record changes the gradients of other records, here by a loss over pairs of the batch::
+
+    scores = embed(x) @ embed(y).T
+    loss = F.cross_entropy(scores, torch.arange(len(x)))
+
+:mod:`dpspec_recording.step_replay` traces a step from its batch to its clipped sum, repeats it with one record
+replaced, and measures what moves. It also repeats steps at another batch size, which shows the reduction of the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpspec.text import several
+from dpspec_recording.outcomes.conditions import stated
+from dpspec_recording.outcomes.faults import Fault, RunTest
+from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.step_replay.facts import ReplayFacts
+from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
+
+if TYPE_CHECKING:
+    from dpspec.contract import Assumption
+    from dpspec_recording.judge.recorded_run import RecordedRun
+
+#: Difference of powers of the batch size that rounding explains.
+_SAME_POWER = 0.02
+
+SUM_MOVED = Fault(
+    name="sum-moved",
+    assumption="unmixed-batches",
+    title="move of the clipped sum if a record is replaced in the replayed step, in clip norms",
+    observed="measured",
+    advice=(
+        "One record contributes more than the clip norm allows: look for several rows or backward passes "
+        "for each record, losses that weigh records by the batch, and clipping of other values than a "
+        "record's whole gradient."
+    ),
+)
+REMOVED = Fault(
+    name="sum-moved-without-records",
+    assumption="unmixed-batches",
+    title="move of the clipped sum for each record that a replayed step omits or repeats, in clip norms",
+    observed="measured",
+    advice=(
+        "A step without some of its records, or with some twice, moves the sum further than their "
+        "contributions: look for contributions above the clip norm, and for losses that depend on the "
+        "number of records."
+    ),
+)
+OTHERS_MOVED = Fault(
+    name="others-moved",
+    assumption="unmixed-batches",
+    title=("change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"),
+    observed="measured",
+    advice=(
+        "A record changes the results of other records: look for normalization, centering or attention over "
+        "the batch, mixup, pairs or triplets of records, in-batch negatives, losses that divide by a total "
+        "of the batch, scales from its longest record, clipping of a sum or a mean of several records, "
+        "sums of earlier steps, forward passes that read the dataset (graphs, retrieval, class means), and "
+        "layers with records in another order (Opacus' DPLSTM with enforce_sorted=False)."
+    ),
+)
+
+
+class Replays(Probe[ReplayFacts]):
+    """Notes what the replayer of the training finds; some kinds of training have none."""
+
+    name, kind = "replays", ReplayFacts | None
+
+    def start(self, training: Training) -> None:
+        """Keep the replayer, which the adapter of the training drives."""
+        self._replayer: Any = training.replayer
+
+    def facts(self) -> ReplayFacts | None:
+        """None for compiled models, arrays, several processes and gradient canaries."""
+        return None if self._replayer is None else self._replayer.facts
+
+    @staticmethod
+    def judge(facts: ReplayFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+        """A record moves the sum by two clip norms at most, and nothing of other records."""
+        if facts is not None:
+            yield from _moves(facts, run)
+        yield _unmixed_batches(facts)
+        reduction = loss_reduction(run)
+        if reduction is not None:
+            yield reduction
+
+
+def _moves(facts: ReplayFacts, run: RecordedRun) -> Iterator[RunTest]:
+    # the bound reduces the noise multipliers by what rounding adds to the norms
+    rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
+    if facts.replayed >= 1.0:
+        note = f"{facts.replacements:.0f} replacements at {facts.replayed:.0f} of {facts.tried:.0f} chosen steps"
+        yield _replayed(SUM_MOVED, LARGEST_MOVE, facts.moved, LARGEST_MOVE * rounding, rounding, note)
+        yield _replayed(OTHERS_MOVED, 0.0, max(facts.outputs, facts.gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
+    if facts.sizes is not None and facts.sizes.removed > 0.0:
+        note = f"{facts.sizes.steps} steps at the batch size of another one"
+        yield _replayed(REMOVED, 1.0, facts.sizes.removed, rounding, rounding, note)
+
+
+def _replayed(fault: Fault, declared: float, moved: float, rounding: float, detectable: float, note: str) -> RunTest:
+    return fault.compared(moved <= declared + rounding, declared, moved, note, detectable, whole=False)
+
+
+def _unmixed_batches(facts: ReplayFacts | None) -> Assumption:
+    doubts = []
+    if facts is not None and facts.carrying:
+        doubts.append(
+            f"{several(facts.carrying, 'replayed step')} used values that the script computed from the batch before (a "
+            "queue, a running mean, a hidden state): a record then also changes the gradients of later batches; "
+            "compute nothing from a batch for later steps"
+        )
+    if facts is not None and facts.tables:
+        doubts.append(
+            f"{several(facts.tables, 'replayed step')} used a table with a row for each record (a memory bank, "
+            "embeddings, scores) at other records than the drawn ones, and its rows depend on the records: a record "
+            "then also changes the gradients of others; read such a table at the drawn records alone"
+        )
+    text = f", but {', and '.join(doubts)}" if doubts else _tested(facts)
+    return stated("unmixed-batches", text, "unchecked" if doubts else "declared")
+
+
+def _tested(facts: ReplayFacts | None) -> str:
+    if facts is not None and facts.replayed >= 1.0:
+        return f"; {facts.replayed:.0f} steps were replayed with other records, and tested"
+    if facts is not None and facts.failure:
+        return f"; the chosen steps were not replayed: {facts.failure}"
+    return ""
+
+
+def loss_reduction(run: RecordedRun) -> Assumption | None:
+    """The assumption ``loss-reduction``; None if the recording shows that the loss is the declared mean or sum.
+
+    It is unchecked if replays at another batch size (``docs/explanation/replay.md``) measure another reduction, and
+    declared if no step was replayed so.
+    """
+    facts, declared = run.fact(Replays), run.header.reduction
+    if run.end is None or run.header.source != "opacus":
+        return None
+    if facts is None or facts.sizes is None:
+        sizes = np.unique(run["rows"][np.isfinite(run["rows"])])
+        return None if len(sizes) < 2 else stated("loss-reduction", "; no step was replayed at another batch size")
+    steps, low, high = facts.sizes.steps, facts.sizes.lowest, facts.sizes.highest
+    expected = -1.0 if declared == "mean" else 0.0
+    power = low if expected - low > high - expected else high
+    if abs(power - expected) <= _SAME_POWER:
+        return None
+    measured = {-1: "mean", 0: "sum"}.get(round(power))
+    kind = f"a {measured} over the batch" if measured else "neither a mean nor a sum"
+    fix = f', or make_private loss_reduction="{measured}"' if measured else ""
+    text = (
+        f", but {several(steps, 'replay')} at another batch size b found gradients of the loss that change as "
+        f'b^{power:.2f}, as if the loss were {kind}, and loss_reduction is "{declared}": give the loss the reduction '
+        f'"{declared}"{fix}'
+    )
+    return stated("loss-reduction", text, "unchecked")

@@ -1,0 +1,144 @@
+"""The gradients of a custom loop, beside the sum and the noise that it reports.
+
+The mistake: the loop reports noise that it does not add, or adds a sum that it does not report::
+
+    noise = torch.randn_like(total)
+    run.noised(noise)
+    p.grad = (total + 0.1 * noise) / batch
+
+At a step the optimizer gets g = (S + n) / D, with S the sum of clipped gradients, n the noise and D a divisor.
+:class:`dpspec_recording.sums.loop_gradients.LoopGradients` fits D.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from dpspec.json_records import Count
+from dpspec_recording.folder.merging import Number, join_by
+from dpspec_recording.outcomes.conditions import stated
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.probes.probe import Probe, Training
+
+if TYPE_CHECKING:
+    from dpspec_recording.judge.recorded_run import RecordedRun
+
+#: The largest fraction of a layer's noise that rounding may hide.
+_HIDDEN = 0.1
+
+#: Ranks are Opacus' alone, so that the first row is the only one.
+_FIRST = join_by(itemgetter(0), sum)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientFacts:
+    """Steps whose gradients were compared with a loop's reports. summed: with a reported sum; different: with other
+    gradients than sum and noise; hidden: the length of noise that rounding can hide, in standard deviations."""
+
+    steps: Count = field(metadata=_FIRST)
+    summed: Count = field(metadata=_FIRST)
+    different: Count = field(metadata=_FIRST)
+    hidden: Number = field(metadata=join_by(itemgetter(0), max))
+
+
+OTHERS = Fault(
+    name="noise-not-in-gradients",
+    assumption="update",
+    title="gradients other than the reported sum and noise",
+    observed="measured",
+    advice=(
+        "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or the sum "
+        "was reported after the noise was added. Move weight decay and momentum into the optimizer."
+    ),
+)
+
+
+class ReportedGradients(Probe[GradientFacts]):
+    """Copies the gradients before the optimizer steps, and compares them when the loop reports the step."""
+
+    name, kind = "gradients", GradientFacts | None
+
+    def __init__(self) -> None:
+        self._training: Training | None = None
+
+    def start(self, training: Training) -> None:
+        """Keep the parameters of a loop that reports."""
+        if training.private_optimizer is not None:
+            return
+        from dpspec_recording.sums.loop_gradients import LoopGradients
+
+        self._training, self._gradients = training, LoopGradients(training.parts.noisy_parameters())
+
+    def before_update(self) -> None:
+        """Keep the gradients."""
+        if self._training is not None:
+            self._gradients.before_step()
+
+    def after_update(self) -> None:
+        """Forget them if the update changed them."""
+        if self._training is not None:
+            from dpspec_recording.watching.optimizer_updates import adds_in_place
+
+            self._gradients.after_step(added=adds_in_place(self._training.optimizer))
+
+    def after_report(self) -> None:
+        """Compare them with the reports, and note the divisor of the step."""
+        training = self._training
+        if training is None:
+            return
+        noise, total = training.reported.get("noise"), training.reported.get("the sum")
+        self._gradients.compare(
+            training.step, noise, total, lambda *rows: training.explain("", list(rows[:2]), list(rows[2:]))
+        )
+
+    def facts(self) -> GradientFacts | None:
+        """None if no gradient was compared."""
+        if self._training is None or not self._gradients.steps:
+            return None
+        found = self._gradients
+        return GradientFacts(steps=found.steps, summed=found.summed, different=found.different, hidden=found.hidden)
+
+    @staticmethod
+    def judge(facts: GradientFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+        """All gradients must be sum and noise over a divisor, and each step must report both."""
+        if facts is not None and facts.summed and run.internal is not None:
+            changed = 0 if run.mapped_steps else facts.different  # the assumption gradient-map asks about mapped ones
+            yield OTHERS.none_found(changed, f"sum and noise over a divisor, at {facts.summed} steps")
+        if run.header.source == "own-loop":
+            doubt = why_noise_unconfirmed(run)
+            text = f"; the recording does not confirm the reported noise in the gradients: {doubt}" if doubt else ""
+            yield stated("loop-reports", text, "unchecked" if doubt else "declared")
+
+
+def why_noise_unconfirmed(run: RecordedRun) -> str:
+    """Why reported noise was not confirmed in the gradients, and the fix; empty if it was.
+
+    It is confirmed if every step reports its sum, and the gradient is sum and noise up to rounding that would hide no
+    layer's noise. A check tests that the sum does not correlate with the noise.
+    """
+    if not run.header.optimizer:
+        return "dpspec.record got no optimizer and inspected no gradient: give optimizer="
+    gradients, zero = run.fact(ReportedGradients), run["noise_squares"] == 0.0
+    if zero.any():
+        return f"the reported noise is zero at {int(zero.sum())} of {run.steps} steps"
+    if gradients is None or not gradients.steps:
+        return (
+            "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
+            "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
+        )
+    if gradients.summed < gradients.steps:
+        return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
+    # without the steps that killed parts made after their last checkpoint
+    steps = run.steps if run.resumed is None else sum(run.resumed.covered)
+    if gradients.steps < steps:
+        return f"only {gradients.steps} of {steps} steps could be compared with their gradients"
+    if gradients.different and not run.mapped_steps:
+        return f"gradients of {gradients.different} steps are not the reported sum and noise"
+    smallest = min((size for _, size in run.header.layers), default=1)
+    coarse = gradients.hidden > _HIDDEN * math.sqrt(smallest)
+    return "gradients are rounded so coarsely that noise could be missing in a layer" if coarse else ""

@@ -1,0 +1,54 @@
+"""What replays of steps find, without torch: replayers make these facts, and judges read them."""
+
+from dataclasses import dataclass, field
+
+from dpspec.json_records import Count, Real
+from dpspec_recording.folder.merging import OWN_IF_ANY, Number, join_by, word
+
+_SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeFacts:
+    """Steps that were replayed at the batch size of another one. lowest, highest: powers of the batch size by which
+    gradients at the outputs change; removed: the largest move of the sum for each omitted or repeated record, in clip
+    norms."""
+
+    steps: Count = field(metadata=_SUM)
+    lowest: Real = field(metadata=_MIN)
+    highest: Real = field(metadata=_MAX)
+    removed: Number = field(metadata=_MAX)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayFacts:
+    """Replayed steps.
+
+    moved: the largest move of the sum in clip norms if a record is replaced; outputs, gradients: the largest changes of
+    other records. failure: why the last chosen step that was not replayed was not. carrying: the number of steps whose
+    sum depends on values of the batch before; tables: on a table of all records.
+    """
+
+    tried: Number = field(metadata=_SUM)
+    replayed: Number = field(metadata=_SUM)
+    replacements: Number = field(metadata=_SUM)
+    moved: Number = field(metadata=_MAX)
+    outputs: Number = field(metadata=_MAX)
+    gradients: Number = field(metadata=_MAX)
+    failure: str = field(metadata=join_by(word))
+    carrying: Count = field(metadata=_SUM)
+    tables: Count = field(metadata=_SUM)
+    sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapFacts:
+    """Maps of the noisy gradient before the update. explained: steps with the gradients of a known map; by_all: of each
+    known map; replayed: maps that were replayed with other records; moved: those that a record moves; inputs: the
+    shapes of further tensors that a map reads."""
+
+    explained: Count = field(metadata=_SUM)
+    by_all: Count = field(metadata=_SUM)
+    replayed: Count = field(metadata=_SUM)
+    moved: Count = field(metadata=_SUM)
+    inputs: str = field(metadata=join_by(word))
