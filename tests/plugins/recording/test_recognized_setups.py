@@ -39,7 +39,7 @@ ROWS = {
 
 def test_each_set_up_of_the_documentation_has_its_test() -> None:
     here = Path(__file__)
-    page = (here.parents[2] / "docs" / "how-to" / "audit-your-own-loop.md").read_text(encoding="utf-8")
+    page = (here.parents[3] / "docs" / "how-to" / "audit-your-own-loop.md").read_text(encoding="utf-8")
     table = page.partition("| set-up | pass |")[2].partition("\n\n")[0]
     assert [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]] == list(ROWS)
     for place in ROWS.values():
