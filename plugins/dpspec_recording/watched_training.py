@@ -33,7 +33,6 @@ from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.probe import Events, Training
 from dpspec_recording.ranks.group import Group, meet
 from dpspec_recording.ranks.rank_watch import RankWatch
-from dpspec_recording.ranks.shards import local
 from dpspec_recording.recognized import inner_module, refuse_processes, uncompiled
 from dpspec_recording.released_model import digests_of_state
 from dpspec_recording.rules.memory_rows import drawn_rows
@@ -47,7 +46,6 @@ from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.ghost_sums import ShardedGhostSums
 from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.noise_sketch import NoiseSketch
-from dpspec_recording.watching.noise_watch import NoiseWatch
 from dpspec_recording.watching.optimizer_watch import Entering, OpacusWatch
 from dpspec_recording.watching.options import UNKNOWN, OptionWatch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
@@ -135,7 +133,7 @@ class WatchedTraining:
         """Attach the observers."""
         training_parts, inner = self._parts, self._inner
         self._sketch = NoiseSketch(self._sizes, seed=int(secret, 16))
-        trained, noisy = training_parts.trained_parameters(), training_parts.noisy_parameters()
+        trained = training_parts.trained_parameters()
         if group is not None:
             self._rank = RankWatch(
                 group, training_parts.optimizer, trained, training_parts.rank_sampler(), training_parts.shards
@@ -144,7 +142,6 @@ class WatchedTraining:
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
         self._watch = ParameterWatch(trained)
-        self._noise = NoiseWatch([local(p) for p in noisy])
         self._probes = [probe() for probe in PROBES]
         self._events = Events(self._probes)
         self._watched = Training(
@@ -169,7 +166,6 @@ class WatchedTraining:
                 training_parts.clipping,
                 training_parts.hooks or training_parts.model,
                 self._sketch,
-                self._noise,
                 self.audits,
                 self._entering(),
                 self._rank,
@@ -344,7 +340,6 @@ class WatchedTraining:
         samples, accountant = self.samples, self._parts.accountant
         return Facts(
             audits=self.audits.facts,
-            noise=self._noise.found(),
             rules=self._rules.facts(),
             drawn_batches=None if samples is None else samples.drawn,
             passed_over=None if samples is None else samples.passed_over,
@@ -458,7 +453,7 @@ class WatchedTraining:
             layers = (() if row is None else torch.split(row[None], self._sizes, dim=1) for row in (noise, total))
             measured = self._sketch.measure(*layers)
             step.sketch, step.sum_norm = measured.sketches[0], None if total is None else measured.lengths[0]
-            self._noise.add(measured, [step.deviation])
+            self._events.emit("noise_measured", measured, [step.deviation])
         self._watched.step, self._watched.reported = step, reported
         self._events.emit("after_report")
         drawn: tuple[Indices, int] | None = None

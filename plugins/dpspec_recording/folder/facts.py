@@ -30,9 +30,8 @@ _RULES = join_by(_rules)
 class Facts:
     """Facts over all steps; None if the recorder does not observe them. A field says how facts are joined.
 
-    observed: by probe its fact. history: the accountant's. noise: of :class:`NoiseWatch`, unread; of several parts or
-    sharded ranks a list. rules: by rule its facts, unread; of several ranks or parts a list. ``error`` belongs to the
-    end alone.
+    observed: by probe its fact. history: the accountant's. rules: by rule its facts, unread; of several ranks or
+    parts a list. ``error`` belongs to the end alone.
     """
 
     audits: AuditFacts = field(metadata=OWN)
@@ -40,7 +39,6 @@ class Facts:
     passed_over: Count | None = field(metadata=join_by(max, sum))
     history: tuple[tuple[float, float, Count], ...] | None = field(metadata=join_by(itemgetter(0), itemgetter(-1)))
     seconds: Number = field(metadata=join_by(max, sum))
-    noise: Any = field(metadata=join_by(list))
     rules: Any = field(default=(), metadata=_RULES)
     error: str = field(default="", metadata=join_by(word, itemgetter(-1)))
     observed: Mapping[str, Any] = field(default_factory=dict)
@@ -70,15 +68,13 @@ def read_facts(read: Any, where: str) -> Facts:
         observed = {probe.name: _read_fact(probe, read, where) for probe in PROBES}
         own = json_records.read(Facts, {**{k: v for k, v in read.items() if k not in names}, "observed": {}}, where)
         facts = replace(own, observed=observed)
-        stated = {**vars(facts), "noise": None, "rules": None, "observed": None}
+        stated = {**vars(facts), "rules": None, "observed": None}
         of_probes = [vars(fact) for fact in observed.values() if fact is not None]
         if any(len(text) > LONGEST for text in texts((*stated.values(), *of_probes))):
             raise ValueError(f"{where}: a text has more than {LONGEST} characters")
-        for name in ("noise", "rules"):
-            rows = getattr(facts, name)
-            listed = rows if isinstance(rows, list | tuple) else [rows]
-            if not all(row is None or isinstance(row, Mapping) for row in listed):
-                raise ValueError(f"{where}: {name} must be a mapping, or a list of mappings")
+        listed = facts.rules if isinstance(facts.rules, list | tuple) else [facts.rules]
+        if not all(row is None or isinstance(row, Mapping) for row in listed):
+            raise ValueError(f"{where}: rules must be a mapping, or a list of mappings")
     except ValueError as error:
         raise RecordingError(f"{error}: record again with this version of dpspec") from None
     return facts
@@ -93,7 +89,7 @@ def _read_fact(probe: type[Probe[F]], read: Mapping[str, Any], where: str) -> F 
 
 def _of_ranks(probe: type[Probe[F]], rank_facts: Sequence[Facts]) -> F | None:
     observed = [fact for facts in rank_facts if (fact := facts.of(probe)) is not None]
-    return probe.merge(observed, "ranks") if len(observed) == len(rank_facts) else None
+    return probe.merge(observed, "ranks") if observed and len(observed) == len(rank_facts) else None
 
 
 def _of_parts(probe: type[Probe[F]], part_facts: Sequence[Facts]) -> F | None:
@@ -101,10 +97,11 @@ def _of_parts(probe: type[Probe[F]], part_facts: Sequence[Facts]) -> F | None:
     return probe.merge(observed, "parts") if observed else None
 
 
-def of_ranks(rank_facts: Sequence[Facts], noise: Any, used: Sequence[int], batches: int) -> Facts:
+def of_ranks(rank_facts: Sequence[Facts], adding: Sequence[int], used: Sequence[int], batches: int) -> Facts:
     """The facts of all ranks; None if one rank has not observed them.
 
-    used: the number of batches that the steps of each rank used; batches: of the joined steps.
+    adding: the ranks that add noise. used: the number of batches that the steps of each rank used; batches: of the
+    joined steps.
     """
     joined: dict[str, Any] = {}
     for declared in _OWN:
@@ -114,8 +111,9 @@ def of_ranks(rank_facts: Sequence[Facts], noise: Any, used: Sequence[int], batch
         drawn = [facts.drawn_batches or 0 for facts in rank_facts]
         unused = (rank_drawn - consumed for rank_drawn, consumed in zip(drawn, used, strict=True))
         joined["drawn_batches"] = batches + max(unused)
-    observed = {probe.name: _of_ranks(probe, rank_facts) for probe in PROBES}
-    return Facts(**{**joined, "noise": noise}, observed=observed)
+    noisy = [rank_facts[rank] for rank in adding]
+    observed = {probe.name: _of_ranks(probe, noisy if probe.of_adding_ranks else rank_facts) for probe in PROBES}
+    return Facts(**joined, observed=observed)
 
 
 def of_parts(part_facts: Sequence[Facts], batches: int | None) -> Facts:

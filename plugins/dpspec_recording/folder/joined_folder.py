@@ -184,11 +184,7 @@ class JoinedFolder:
         comparison.interim = self._end(rank_facts, noisy, used, batches) if len(rank_facts) == world else None
 
     def _end(self, rank_facts: Sequence[Facts], noisy: int, used: Sequence[int], batches: int) -> Facts:
-        noise = rank_facts[noisy].noise
-        if self.header.shards:
-            noise = [facts.noise if rank in self._holders else {} for rank, facts in enumerate(rank_facts)]
-            noise = noise if all(isinstance(rank_noise, dict) for rank_noise in noise) else None
-        return of_ranks(rank_facts, noise, used, batches)
+        return of_ranks(rank_facts, self._holders if self.header.shards else [noisy], used, batches)
 
     @property
     def _holders(self) -> list[int]:

@@ -2,25 +2,25 @@
 
 from collections.abc import Collection, Sequence
 
-from dpspec_recording.judge import noise_checks
-from dpspec_recording.judge.checks import FILLED, QUIETEST_LAYER, QUIETEST_LAYER_AT_A_STEP
+from dpspec_recording.judge.checks import FILLED
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
 from dpspec_recording.outcomes.conditions import CONDITIONS
 from dpspec_recording.outcomes.faults import Fault, RunTest, have
+from dpspec_recording.probes import noise
 from dpspec_recording.probes.parameters import LOADED, RETURNED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
 
 #: Faults whose tests reject any noise of another scale than declared, for every distribution.
 _SCALED = (
-    *(QUIETEST_LAYER, QUIETEST_LAYER_AT_A_STEP, noise_checks.QUIET),
-    *(noise_checks.DIRECTIONS, noise_checks.SHAPE, noise_checks.ALONG),
+    *(noise.QUIETEST_LAYER, noise.QUIETEST_LAYER_AT_A_STEP, noise.QUIET),
+    *(noise.DIRECTIONS, noise.SHAPE, noise.ALONG),
 )
 
 #: Faults whose tests of products of steps also reject if all noise is larger than declared.
-_LARGER = (noise_checks.PAIRS, noise_checks.DISTANCES)
+_LARGER = (noise.PAIRS, noise.DISTANCES)
 
 #: Noise of few numbers has another standard deviation than their distribution.
-_FEW_NUMBERS = (noise_checks.REPEATED, noise_checks.POOLED)
+_FEW_NUMBERS = (noise.REPEATED, noise.POOLED)
 
 
 def advice_on(tests: Sequence[RunTest], rejected: Sequence[RunTest]) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def _follows(test: RunTest, rejected: Collection[RunTest]) -> bool:
 
 def _is_equal(scale: float | None, rejected: Collection[RunTest]) -> bool:
     """Whether noise of a wrong ``scale`` has it in all layers. Otherwise the quietest one is the fault."""
-    layers = [bad.check.measured for bad in rejected if bad.name == QUIETEST_LAYER.name]
+    layers = [bad.check.measured for bad in rejected if bad.name == noise.QUIETEST_LAYER.name]
     return bool(scale) and all(measured is None or measured >= 0.9 * (scale or 0.0) for measured in layers)
 
 

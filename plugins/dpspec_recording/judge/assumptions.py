@@ -13,11 +13,6 @@ from dpspec_recording.folder.joined_folder import Comparison
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
 from dpspec_recording.judge.joined_checks import joined_parts
-from dpspec_recording.judge.noise_checks import (
-    why_noise_seems_cut,
-    why_repeats_untested,
-    why_squares_vary,
-)
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.outcomes.conditions import NOTHING_ELSE, PER_RECORD_CLIPPING, TEXTS, stated
 from dpspec_recording.outcomes.outcome import Outcome, Remark, assumptions_of, doubts_about
@@ -110,23 +105,16 @@ class RunAssumptions:
 
 
 def _of_run(run: RecordedRun, public: Collection[str], released: ReleasedModel | None) -> Iterator[Outcome]:
-    header, own_loop = run.header, run.header.source == "own-loop"
+    header = run.header
     sampled = header.is_poisson or np.isfinite(run["rate"]).any()
     if sampled:
         yield _sampling(run)
     if sampled or header.in_epochs:
         yield from _unused_batches(run)
-    by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
-    if doubt := why_noise_seems_cut(run) or why_squares_vary(run) or why_repeats_untested(run):
-        yield stated("noise-law", f", but {doubt}", "unchecked")
-    else:
-        yield stated("noise-law", "" if own_loop else by_torch)
     yield stated("secret-randomness")
     yield stated(HONEST_SCRIPT)
     if header.world:
         yield _joined_ranks(run)
-    if header.shards and run.end is not None and run.end.noise is None:
-        yield stated("noise", status="unchecked", text="the noise of a rank was not observed")
     if run.resumed is not None:
         yield joined_parts(run.resumed)
     yield from _update_rule(run, public)

@@ -1,16 +1,14 @@
 """Tests that only a recording allows: of the accountant, parameter changes, clipped sums and the divisor."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from dpspec.contract import Phase
-from dpspec.stats.conformance import noise_tests
-from dpspec_recording.judge import joined_checks, noise_checks
+from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.outcomes.faults import Fault, RunTest
-from dpspec_recording.outcomes.outcome import tests_of
+from dpspec_recording.outcomes.outcome import run_tests
 
 FILLED = Fault(
     name="filled-batches",
@@ -38,34 +36,6 @@ DIVISOR = Fault(
         "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad "
         "unchanged, and clip or scale the noisy gradient in the inner optimizer."
     ),
-)
-WITHOUT_NOISE = Fault(
-    name="update-without-noise",
-    assumption="noise-scale",
-    title="parameter updates without noise",
-    observed="reported",
-    advice="Add noise at each update, also for an empty batch: a step without noise releases its exact sum.",
-)
-QUIETEST_LAYER = Fault(
-    name="quietest-layer",
-    assumption="per-layer-noise",
-    title="chi-square of the quietest layer",
-    observed="reported",
-    advice=(
-        "One tensor of the model got less noise than the others, or none: draw noise of the same standard "
-        "deviation for every trained tensor, at each step."
-    ),
-)
-QUIETEST_LAYER_AT_A_STEP = Fault(
-    name="quietest-layer-at-a-step",
-    assumption="per-layer-noise",
-    title="chi-square of the quietest layer at a step",
-    observed="reported",
-    advice=(
-        "One tensor of the model got less noise than the others, or none: draw noise of the same standard "
-        "deviation for every trained tensor, at each step."
-    ),
-    limit_of="one-step",
 )
 ORDERED = Fault(
     name="assumed-poisson",
@@ -144,9 +114,7 @@ DECLARED_RECORDS = _declared("declared-records", "sampling", "records")
 
 def own_checks(run: RecordedRun) -> Iterator[RunTest]:
     """All checks of a run with one step or more."""
-    yield from _noise(run)
-    yield from noise_checks.noise_checks(run)
-    yield from tests_of(run.all_outcomes)
+    yield from run_tests(run.all_outcomes)
     yield from _batches(run)
     yield from _accountant(run)
     yield from _divided(run)
@@ -156,35 +124,6 @@ def own_checks(run: RecordedRun) -> Iterator[RunTest]:
         yield UNSCORED.none_found(missing, "", None)
     yield from joined_checks.rank_checks(run)
     yield from joined_checks.resume_checks(run)
-
-
-def _noise(run: RecordedRun) -> Iterator[RunTest]:
-    squares = run["noise_squares"]
-    observed = np.isfinite(squares)
-    if observed.any():
-        noisy = run["noise_multiplier"] > 0.0
-        without = observed & (squares == 0.0) & (noisy | np.isnan(run["noise_multiplier"]))
-        count = int(without.sum())
-        note = f"first at step {int(np.argmax(without)) + 1}" if count else "every update has noise"
-        yield WITHOUT_NOISE.none_found(count, note)
-    layer_squares = {
-        name: (float(total), size * run.steps)
-        for (name, size), total in zip(run.header.layers, run.layers, strict=True)
-        if size
-    }
-    if run.scaled_squares is None or not layer_squares:
-        return
-    name, quiet = noise_tests.quietest(layer_squares)
-    yield QUIETEST_LAYER.measured(quiet, f"in each layer, least in {name}")
-    least = {
-        name: (float(value), size)
-        for (name, size), value in zip(run.header.layers, run.quietest, strict=True)
-        if size and np.isfinite(value)
-    }
-    if least:
-        name, quiet = noise_tests.quietest(least, run.steps)
-        quiet = replace(quiet, test=f"{QUIETEST_LAYER_AT_A_STEP.title}, in {name}")
-        yield QUIETEST_LAYER_AT_A_STEP.measured(quiet, "in each layer, each step")
 
 
 def _batches(run: RecordedRun) -> Iterator[RunTest]:

@@ -30,7 +30,6 @@ from dpspec_recording.judge.channels import HYPERPARAMETERS, assumes, channels, 
 from dpspec_recording.judge.checks import declared_tests, own_checks
 from dpspec_recording.judge.combined_checks import combined, corrected
 from dpspec_recording.judge.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
-from dpspec_recording.judge.missing_facts import missing_facts
 from dpspec_recording.judge.recorded_run import RecordedRun, read_run
 from dpspec_recording.judge.reported_checks import reported_checks
 from dpspec_recording.judge.rules import fired_rules, require_rules
@@ -39,6 +38,7 @@ from dpspec_recording.judge.section_groups import with_words
 from dpspec_recording.judge.sentences import confirmations, executed_sentence, run_facts
 from dpspec_recording.outcomes.conditions import ASSUMABLE, stated
 from dpspec_recording.outcomes.faults import RunTest, checks_of
+from dpspec_recording.outcomes.outcome import missing_of
 
 #: The valid names of two options; others are names of rules.
 _NAMES = {"assume": ASSUMABLE, "public": HYPERPARAMETERS}
@@ -183,8 +183,10 @@ def _executed(
     bad = [test for test in tests if rejected(test.check, len(checks))]
     run_assumptions = RunAssumptions(run, public, released)
 
+    missing = () if run.end is None else tuple(missing_of(run.all_outcomes))
+
     def needed_for(adjacency: str, size: int) -> tuple[Assumption, ...]:
-        stated_of_run = (*run_assumptions.of(adjacency, size), *missing_facts(run), *doubts(canaries))
+        stated_of_run = (*run_assumptions.of(adjacency, size), *missing, *doubts(canaries))
         return complete(tested, stated_of_run, assumed)
 
     findings: list[Finding] = []

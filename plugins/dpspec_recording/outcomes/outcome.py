@@ -42,7 +42,7 @@ class Missing:
 Outcome: TypeAlias = RunTest | Assumption | Remark | Missing
 
 
-def tests_of(outcomes: Iterable[Outcome]) -> Iterator[RunTest]:
+def run_tests(outcomes: Iterable[Outcome]) -> Iterator[RunTest]:
     """The tests among the outcomes."""
     return (outcome for outcome in outcomes if isinstance(outcome, RunTest))
 

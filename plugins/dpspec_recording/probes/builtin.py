@@ -9,6 +9,7 @@ from dpspec_recording.probes.ghost import Ghost
 from dpspec_recording.probes.gradient_map import GradientMap
 from dpspec_recording.probes.loss_scaler import LossScaler
 from dpspec_recording.probes.model_state import ModelState
+from dpspec_recording.probes.noise import Noise
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.optimizer_state import OptimizerState
 from dpspec_recording.probes.other_engines import OtherEngines
@@ -22,6 +23,7 @@ from dpspec_recording.probes.sums import Sums
 from dpspec_recording.probes.updates import Updates
 
 PROBES: tuple[type[Probe[Any]], ...] = (
+    Noise,
     Seeds,
     Parameters,
     ModelState,

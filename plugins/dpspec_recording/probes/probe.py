@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dpspec_recording.parts import Parts
     from dpspec_recording.pending_step import PendingStep
     from dpspec_recording.ranks.rank_watch import RankWatch
+    from dpspec_recording.watching.noise_sketch import MeasuredNoise
     from dpspec_recording.watching.parameter_watch import ParameterWatch
 
 F = TypeVar("F")
@@ -100,10 +101,12 @@ class Probe(Generic[F]):
         name: Of the fact, in the folder of the run.
         kind: The frozen dataclass of the fact, whose fields say how those of ranks and parts are joined; ``| None`` if
             some trainings do not show the fact.
+        of_adding_ranks: Whether only the ranks that add noise have the fact.
     """
 
     name: ClassVar[str]
     kind: ClassVar[Any]
+    of_adding_ranks: ClassVar[bool] = False
 
     def start(self, training: Training) -> None:
         """The recording begins: keep what the events need, and attach hooks until ``training.undo`` ends them."""
@@ -122,6 +125,9 @@ class Probe(Generic[F]):
 
     def after_noise(self) -> None:
         """The sum has its noise, and the step states its size."""
+
+    def noise_measured(self, measured: MeasuredNoise, deviations: Sequence[float]) -> None:
+        """The noise of k steps was measured, with its declared standard deviations; steps may wait for it."""
 
     def before_reduction(self) -> None:
         """The ranks add up their noisy sums now."""
@@ -155,8 +161,8 @@ class Probe(Generic[F]):
 
 #: The names of all events.
 EVENTS = (
-    *("before_clip", "before_sum", "after_sum", "before_noise", "after_noise", "before_reduction", "after_reduction"),
-    *("before_update", "after_update", "after_report"),
+    *("before_clip", "before_sum", "after_sum", "before_noise", "after_noise", "noise_measured"),
+    *("before_reduction", "after_reduction", "before_update", "after_update", "after_report"),
 )
 
 
@@ -164,12 +170,12 @@ class Events:
     """Calls the probes that observe an event, in their order: a step calls no method that does nothing."""
 
     def __init__(self, probes: Sequence[Probe[Any]]) -> None:
-        self._observers: dict[str, list[Observation]] = {event: [] for event in EVENTS}
+        self._observers: dict[str, list[Callable[..., None]]] = {event: [] for event in EVENTS}
         for event, observers in self._observers.items():
             nothing = getattr(Probe, event)
             observers += [getattr(probe, event) for probe in probes if getattr(type(probe), event) is not nothing]
 
-    def emit(self, event: str) -> None:
-        """Call the observers of an event."""
+    def emit(self, event: str, *observed: Any) -> None:
+        """Call the observers of an event with what it shows."""
         for observe in self._observers[event]:
-            observe()
+            observe(*observed)

@@ -19,6 +19,15 @@ import torch
 from torch import Tensor
 
 from dpspec.stats import gaussian_noise
+from dpspec_recording.watching.noise_facts import (
+    AlongSums,
+    Extremes,
+    Grid,
+    NoiseStatistics,
+    Quietest,
+    Repeats,
+    statistic,
+)
 from dpspec_recording.watching.noise_grid import NoiseGrid
 from dpspec_recording.watching.noise_sketch import MeasuredNoise
 
@@ -228,29 +237,49 @@ class NoiseWatch:
         self._coarse += int((last > 2.0**_COARSE_BITS * explained).sum())
         self._checked += len(values)
 
-    def found(self) -> dict[str, Any] | None:
+    def found(self) -> NoiseStatistics | None:
+        """The statistics of all steps; None without noise."""
         self._read_steps()
         if not self._seen:
             return None
-        quietest = list[float]()
+        quietest: Quietest | None = None
         if self._squares:
             least = min(float(total.min()) for total in self._squares if len(total))
-            # [smallest sum of squares of a coordinate, steps, coordinates, rounding of one value]
-            quietest = [least, self._precise, sum(len(total) for total in self._squares), self._rounding]
-        return {
-            "counts": self._counts.tolist(),
-            "worst_counts": self._worst[1],
-            "counted": int(self._tested),
-            "room": self._room,
-            "sampled": self._sampled,
-            "quietest": quietest,
-            "coarse": [self._coarse, self._checked],
-            "repeats": self._repeats,
-            "along_sums": self._along,
-            "extremes": [*self._extremes, self._rounding],
-            "pooled": self._repeats_between_steps(),
-            "grid": self._grid.found() if self._is_exact else [],
-        }
+            quietest = Quietest(
+                squares=statistic(least),
+                steps=self._precise,
+                coordinates=sum(len(total) for total in self._squares),
+                rounding=statistic(self._rounding),
+            )
+        numbers, largest = self._extremes
+        steps, squares, longest = self._along
+        return NoiseStatistics(
+            counts=tuple(self._counts.tolist()),
+            worst_counts=tuple(self._worst[1]),
+            counted=int(self._tested),
+            room=statistic(self._room),
+            sampled=self._sampled,
+            coarse=self._coarse,
+            checked=self._checked,
+            repeats=_repeats(self._repeats),
+            pooled=_repeats(self._repeats_between_steps()),
+            along_sums=AlongSums(steps=steps, squares=statistic(squares), largest=statistic(longest)),
+            extremes=Extremes(numbers=numbers, largest=statistic(largest), rounding=statistic(self._rounding)),
+            quietest=quietest,
+            grid=_grid(self._grid.found()) if self._is_exact else None,
+        )
+
+
+def _repeats(values: Sequence[float]) -> Repeats:
+    small, expected, gaps = map(statistic, values)
+    return Repeats(small=small, expected=expected, gaps=gaps)
+
+
+def _grid(values: Sequence[float]) -> Grid | None:
+    if not values:
+        return None
+    spacing, noise, sums = map(statistic, values)
+    return Grid(spacing=spacing, noise=noise, sums=sums)
 
 
 def _array(values: Tensor) -> Array:

@@ -26,7 +26,6 @@ from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.clipped_sums import ClippedGradients, summed_gradients
 from dpspec_recording.sums.ghost_sums import GhostSums, ShardedGhostSums
 from dpspec_recording.watching.noise_sketch import NoiseSketch
-from dpspec_recording.watching.noise_watch import NoiseWatch
 from dpspec_recording.watching.step_hooks import attach_step_hooks, put_method
 
 #: Steps that are read together, and numbers of gradients that are kept for it.
@@ -88,7 +87,6 @@ class OpacusWatch:
         clipping: str,
         model: Any,
         sketch: NoiseSketch,
-        noise: NoiseWatch,
         audits: AuditedSteps,
         entering: Entering | None = None,
         rank: RankWatch | None = None,
@@ -96,7 +94,7 @@ class OpacusWatch:
         self._training, self._events = training, events
         self._rank, self._audits = rank, audits
         self.replays: ReplayedSteps | None = None
-        self._entering, self._noise = entering, noise
+        self._entering = entering
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._parameters: list[Any] = list(optimizer.params)
         self._sharded = rank is not None and rank.sharded
@@ -240,7 +238,7 @@ class OpacusWatch:
         if rank is not None and (sharded or noisy):
             rank.after_noise(measured, step.deviation)
         if noisy:
-            self._noise.add(measured, [step.deviation])
+            self._events.emit("noise_measured", measured, [step.deviation])
 
     @torch.no_grad()
     def read(self) -> None:
@@ -250,7 +248,7 @@ class OpacusWatch:
         steps, gradients, sums = self.rows.take()
         layers = (torch.split(row, self.rows.sizes, dim=1) for row in (gradients, sums))
         measured = self._sketch.measure(*layers, noisy=True)
-        self._noise.add(measured, [step.deviation for step in steps])
+        self._events.emit("noise_measured", measured, [step.deviation for step in steps])
         lengths, sketches = measured.lengths.tolist(), measured.sketches.numpy()
         for step, sketch, length in zip(steps, sketches, lengths, strict=True):
             step.sketch, step.sum_norm = sketch, length

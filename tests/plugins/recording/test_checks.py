@@ -21,11 +21,12 @@ from torch.nn import functional
 
 from dpspec.contract import Check
 from dpspec_recording import judge, probes
-from dpspec_recording.judge import canaries, checks, noise_checks
+from dpspec_recording.judge import canaries, checks
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
 from dpspec_recording.outcomes.conditions import TESTED
 from dpspec_recording.outcomes.faults import Fault, RunTest
+from dpspec_recording.probes.noise import ALONG, PAIRS, POOLED, QUIETEST_LAYER
 from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.parameters import LOADED, RETURNED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
@@ -386,25 +387,25 @@ def test_general_advice_does_not_hide_the_cause() -> None:
 
 def test_few_numbers_explain_the_scale_of_the_noise() -> None:
     """Ten thousand numbers have another standard deviation than their distribution, by 1 %."""
-    scale, repeated = rejected_test(SCALE, "noise-scale", "All noise has"), noise_checks.POOLED.none_found(1)
+    scale, repeated = rejected_test(SCALE, "noise-scale", "All noise has"), POOLED.none_found(1)
     assert advice_on([scale], [scale]) == ("All noise has",)
-    assert advice_on([scale, repeated], [scale, repeated]) == (noise_checks.POOLED.advice,)
+    assert advice_on([scale, repeated], [scale, repeated]) == (POOLED.advice,)
 
 
 @pytest.mark.parametrize(
-    ("layer", "advice"), [(0.5, ("All noise has",)), (0.1, (checks.QUIETEST_LAYER.advice,)), (None, ("All noise has",))]
+    ("layer", "advice"), [(0.5, ("All noise has",)), (0.1, (QUIETEST_LAYER.advice,)), (None, ("All noise has",))]
 )
 def test_a_quieter_layer_explains_the_scale_of_the_noise(layer: float | None, advice: tuple[str, ...]) -> None:
     scale = rejected_test(SCALE, "noise-scale", "All noise has", measured=0.5)
-    others = [checks.QUIETEST_LAYER.compared(False, 1.0, layer, "")] if layer is not None else []
+    others = [QUIETEST_LAYER.compared(False, 1.0, layer, "")] if layer is not None else []
     assert advice_on([scale, *others], [scale, *others]) == advice
 
 
 @pytest.mark.parametrize("measured", [0.5, 2.0])
 def test_noise_of_a_wrong_scale_explains_tests_of_its_size(measured: float) -> None:
     scale = rejected_test(SCALE, "noise-scale", "All noise has", measured=measured)
-    along, pairs = (fault.none_found(1) for fault in (noise_checks.ALONG, noise_checks.PAIRS))
-    expected = ["All noise has"] if measured > 1.0 else ["All noise has", noise_checks.PAIRS.advice]
+    along, pairs = (fault.none_found(1) for fault in (ALONG, PAIRS))
+    expected = ["All noise has"] if measured > 1.0 else ["All noise has", PAIRS.advice]
     assert [*advice_on([scale, along, pairs], [scale, along, pairs])] == expected
 
 

@@ -1,7 +1,6 @@
 """One check for each assumption, from all of its tests."""
 
 import math
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checked_runs import checked
+from support.facts_only import run_with
 from support.recordings import Recordings
 
 from dpspec.contract import Check
@@ -18,9 +18,10 @@ from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.evidence import NoiseSums, RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, Measurement
 from dpspec_recording.judge.combined_checks import combined, corrected
-from dpspec_recording.judge.noise_checks import noise_checks
 from dpspec_recording.outcomes.conditions import TESTED
 from dpspec_recording.outcomes.faults import RunTest, checks_of
+from dpspec_recording.outcomes.outcome import run_tests
+from dpspec_recording.probes.noise import Noise
 
 
 def test_a_recording_has_at_most_seventeen_kinds_of_checks() -> None:
@@ -156,8 +157,8 @@ def test_normalized_products_find_what_raw_products_find() -> None:
     for rows in dependent_rows():
         sums = NoiseSums.of(np.square(rows).sum(axis=1), rows, rows.shape[1])
         raw = [c for c in table.of_runs([], [RunEvidence(noise_log=sums)]) if c.assumption == "independent-noise"]
-        run: Any = types.SimpleNamespace(end=None, rows=rows)
-        p_value = min(test.check.p_value for test in noise_checks(run))
+        run = replace(run_with({}, ended=False, columns={"noise_squares": np.nan}), rows=rows)
+        p_value = min(test.check.p_value for test in run_tests(Noise.judge(None, run)))
         assert p_value <= max(1e-12, 4.0 * min(check.p_value for check in raw))
         smaller += p_value < 1e-9
     assert smaller > 20

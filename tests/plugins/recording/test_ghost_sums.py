@@ -18,11 +18,11 @@ from torch.nn.functional import cross_entropy, linear
 from torch.overrides import BaseTorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpspec_recording.judge import checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
 from dpspec_recording.probes.ghost import ADDED
 from dpspec_recording.probes.ghost import Ghost as GhostProbe
+from dpspec_recording.probes.noise import WITHOUT_NOISE
 from dpspec_recording.probes.replays import SUM_MOVED, Replays
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -106,7 +106,7 @@ FAULTS: list[tuple[Script | Patch, set[str]]] = [
     (looped(term_beside), {ADDED.title}),
     (after(lambda t: t.private.params[0].register_hook(lambda g: 3.0 * g)), {SUM_MOVED.title}),
     (norms_times(0.5), {SUM_MOVED.title}),
-    ((optimizer_fast_gradient_clipping, "_generate_noise", lambda **_: 0.0), {checks.WITHOUT_NOISE.title}),
+    ((optimizer_fast_gradient_clipping, "_generate_noise", lambda **_: 0.0), {WITHOUT_NOISE.title}),
     ((optimizer_fast_gradient_clipping, "_generate_noise", noise_on_one_tensor), {"chi-square of the quietest layer"}),
 ]
 

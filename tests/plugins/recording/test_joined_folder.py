@@ -326,7 +326,7 @@ def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
         },
     ]
     one, other = (replace(whole, observed=whole.observed | {k.name: v for k, v in facts.items()}) for facts in seen)
-    found = of_ranks([replace(one, drawn_batches=4), replace(other, drawn_batches=7)], None, [4, 5], 4)
+    found = of_ranks([replace(one, drawn_batches=4), replace(other, drawn_batches=7)], [0], [4, 5], 4)
     assert found.of(Sums) == SumFacts(compared=8, edited=1)
     assert found.of(Passes) == PassFacts(passes=17, moved=2, steps=8, unseen=1, compared=16)
     assert found.of(Contributions) == ContributionFacts(norm_type="bfloat16", sum_type="")

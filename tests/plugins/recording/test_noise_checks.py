@@ -1,6 +1,7 @@
 """Noise of a custom loop in the gradients of its optimizer, and statistics of noise in an end record."""
 
-import types
+import math
+from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,27 @@ import numpy as np
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run, run_page
+from support.facts_only import run_with
 from torch import nn
 
 import dpspec
+from dpspec import json_records
 from dpspec.stats.gaussian_noise import INTERVALS
-from dpspec_recording.judge.noise_checks import ALONG, PAIRS, noise_checks
 from dpspec_recording.outcomes.faults import checks_of
+from dpspec_recording.outcomes.outcome import run_tests
 from dpspec_recording.pending_step import PendingStep
+from dpspec_recording.probes.noise import ALONG, PAIRS, Noise
 from dpspec_recording.sums.loop_gradients import LoopGradients
+from dpspec_recording.watching.noise_facts import (
+    UNKNOWN,
+    AlongSums,
+    Extremes,
+    NoiseFacts,
+    NoiseStatistics,
+    Quietest,
+    Repeats,
+    statistic,
+)
 
 
 def own(
@@ -200,8 +214,7 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
             total, noise = (torch.cat([part.reshape(-1) for part in parts]) for parts in (reports[:2], reports[2:]))
             compared.compare(step, noise, total)
             assert step.divisor == pytest.approx(divisor, rel=1e-5)
-    assert compared.facts is not None
-    assert (compared.facts.steps, compared.facts.summed, compared.facts.different) == (12, 12, 0)
+    assert (compared.steps, compared.summed, compared.different) == (12, 12, 0)
 
 
 @pytest.mark.family
@@ -219,26 +232,30 @@ def test_an_update_that_was_not_compared_proves_nothing(given: dict[str, Any], w
     assert words in found.assumption("loop-reports").text
 
 
-GOOD: dict[str, Any] = {
-    "counts": [2] * INTERVALS,
-    "worst_counts": [1] * INTERVALS,
-    "counted": 10,
-    "room": 1e-6,
-    "sampled": 5,
-    "quietest": [2.0, 10, 40, 1e-6],
-    "coarse": [0, 100],
-    "repeats": [0, 0.1, 100],
-}
+NONE = Repeats(small=0, expected=0.0, gaps=0)
+GOOD = NoiseStatistics(
+    counts=(2,) * INTERVALS,
+    worst_counts=(1,) * INTERVALS,
+    counted=10,
+    room=1e-6,
+    sampled=5,
+    coarse=0,
+    checked=100,
+    repeats=Repeats(small=0, expected=0.1, gaps=100),
+    pooled=NONE,
+    along_sums=AlongSums(steps=0, squares=0.0, largest=0.0),
+    extremes=Extremes(numbers=0, largest=0.0, rounding=0.0),
+    quietest=Quietest(squares=2.0, steps=10, coordinates=40, rounding=1e-6),
+    grid=None,
+)
 
 
-def made(noise: Any, rows: Any = None) -> list[Any]:
-    run: Any = types.SimpleNamespace(
-        end=types.SimpleNamespace(noise=noise),
-        folder=None,
-        header=types.SimpleNamespace(layers=(("bias", 4), ("weight", 36))),
-        rows=np.random.default_rng(1).standard_normal((10, 36)) if rows is None else rows,
-    )
-    return [*checks_of(noise_checks(run))]
+def made(*processes: NoiseStatistics, rows: Any = None, ended: bool = True) -> list[Any]:
+    run = run_with({Noise: NoiseFacts(processes=processes)}, columns={"noise_squares": np.nan}, ended=ended)
+    given = np.random.default_rng(1).standard_normal((10, 36)) if rows is None else rows
+    run = replace(run, rows=given)
+    vars(run)["internal"] = None
+    return [*checks_of(run_tests(Noise.judge(run.fact(Noise), run)))]
 
 
 def test_good_statistics_give_eight_tests() -> None:
@@ -248,39 +265,51 @@ def test_good_statistics_give_eight_tests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "rejects"), [([20, 22.0, 5.0], False), ([20, 160.0, 9.0], True), ([900, 990.0, 99.0], True)]
+    ("value", "rejects"), [((20, 22.0, 5.0), False), ((20, 160.0, 9.0), True), ((900, 990.0, 99.0), True)]
 )
-def test_sums_that_contain_noise_are_rejected(value: list[float], rejects: bool) -> None:
+def test_sums_that_contain_noise_are_rejected(value: tuple[float, float, float], rejects: bool) -> None:
     """At all steps, or at one of many."""
-    found = [one for one in made({**GOOD, "along_sums": value}) if one.test.startswith(ALONG.title)]
+    along = AlongSums(steps=value[0], squares=value[1], largest=value[2])
+    found = [one for one in made(replace(GOOD, along_sums=along)) if one.test.startswith(ALONG.title)]
     assert len(found) == 2
     assert any(one.p_value < 1e-9 for one in found) == rejects
 
 
 def test_a_run_without_end_or_statistics_has_no_checks() -> None:
     none = np.zeros((0, 36))
-    assert made(None, none) == made([], none) == made({}, none) == []
-    assert len(made({})) == len(made(None)) == 3
+    assert made(rows=none) == made(rows=none, ended=False) == []
+    assert len(made()) == len(made(ended=False)) == 3
 
 
 IMPOSSIBLE = (None, True, "x", [], {}, [[1]], -1, 1e300, float("nan"), float("inf"), 10**400, [None] * 3)
 
 
 @pytest.mark.family
-@pytest.mark.parametrize("name", GOOD)
-def test_impossible_statistics_raise_nothing(name: str) -> None:
-    for value in IMPOSSIBLE:
-        assert all(0.0 <= one.p_value <= 1.0 for one in made({name: value}))
+@pytest.mark.parametrize("name", [each.name for each in fields(NoiseStatistics)])
+def test_impossible_statistics_are_refused_or_give_no_wrong_number(name: str) -> None:
+    for value in (*IMPOSSIBLE, 0, 1, UNKNOWN):
+        written: Any = json_records.write(GOOD)
         changes: list[Any] = [value]
-        if isinstance(GOOD[name], list):
-            changes += [[*GOOD[name][:place], value, *GOOD[name][place + 1 :]] for place in range(len(GOOD[name]))]
+        if isinstance(written[name], dict):
+            changes += [{**written[name], part: value} for part in written[name]]
         for changed in changes:
-            assert all(0.0 <= one.p_value <= 1.0 for one in made({**GOOD, name: changed}))
+            try:
+                read = json_records.read(NoiseStatistics, {**written, name: changed}, "here")
+            except ValueError:
+                continue
+            assert all(0.0 <= one.p_value <= 1.0 for one in made(read))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 1e30])
+def test_a_statistic_that_was_not_measured_gives_no_check(value: float) -> None:
+    assert statistic(value) == UNKNOWN
+    unknown = replace(GOOD, along_sums=AlongSums(steps=5, squares=statistic(value), largest=1.0))
+    assert [one.test for one in made(unknown)] == [one.test for one in made(GOOD)]
 
 
 def test_noise_that_repeats_is_rejected() -> None:
     rows = np.random.default_rng(3).standard_normal((200, 96))
-    assert min(one.p_value for one in made({}, rows)) > 1e-4
+    assert min(one.p_value for one in made(rows=rows)) > 1e-4
     rows[151] = -rows[150]
-    (found,) = [one for one in made({}, rows) if one.test == PAIRS.title]
+    (found,) = [one for one in made(rows=rows) if one.test == PAIRS.title]
     assert found.p_value < 1e-9

@@ -1,5 +1,6 @@
 """Noise that is not fresh, Gaussian and independent is found; noise as it should be is not."""
 
+import dataclasses
 import json
 import math
 import types
@@ -13,12 +14,17 @@ import opacus.optimizers.optimizer_fast_gradient_clipping as opacus_fast_optimiz
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
+from support.facts_only import run_with
 from support.opacus_training import Training
 from torch import Tensor, nn
 
 import dpspec
+from dpspec import json_records
 from dpspec.contract import Check
-from dpspec_recording.judge.noise_checks import ALONG, EXTREME, POOLED, noise_checks, why_squares_vary
+from dpspec_recording.outcomes.faults import checks_of as checks_of_tests
+from dpspec_recording.outcomes.outcome import run_tests
+from dpspec_recording.probes.noise import ALONG, EXTREME, POOLED, Noise, why_squares_vary
+from dpspec_recording.watching.noise_facts import NoiseFacts, NoiseStatistics
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.noise_watch import NoiseWatch
 
@@ -267,14 +273,13 @@ def add(watch: NoiseWatch, noise: list[Tensor], sums: list[Tensor], std: float) 
 def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Check]:
     """The checks that a reader makes of the statistics."""
     layers = tuple((str(n), torch.Size(shape).numel()) for n, shape in enumerate(shapes))
-    noise = json.loads(json.dumps(watch.found()))
-    run: Any = types.SimpleNamespace(
-        end=types.SimpleNamespace(noise=noise),
-        folder=None,
-        header=types.SimpleNamespace(layers=layers),
-        rows=np.zeros((0, 1)),
-    )
-    return [test.check for test in noise_checks(run)]
+    found = watch.found()
+    assert found is not None
+    read = json_records.read(NoiseStatistics, json.loads(json.dumps(json_records.write(found))), "here")
+    run = run_with({Noise: NoiseFacts(processes=(read,))}, columns={"noise_squares": np.nan}, layers=layers)
+    vars(run)["internal"] = None
+    run = dataclasses.replace(run, layers=np.zeros(len(layers)), quietest=np.full(len(layers), np.nan))
+    return [*checks_of_tests(run_tests(Noise.judge(run.fact(Noise), run)))]
 
 
 SHAPES: list[list[tuple[int, ...]]] = [

@@ -6,9 +6,12 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType
 from typing import Any, get_args
 
+import numpy as np
 import pytest
+from scipy.special import ndtr
 from support.facts_only import alarms, run_with
 
+from dpspec.stats.gaussian_noise import EDGES, INTERVALS
 from dpspec_recording.folder.merging import Across
 from dpspec_recording.probes.adaptive_count import AdaptiveCount, AdaptiveFacts
 from dpspec_recording.probes.builtin import PROBES
@@ -18,6 +21,7 @@ from dpspec_recording.probes.ghost import Ghost, GhostFacts
 from dpspec_recording.probes.gradient_map import GradientMap
 from dpspec_recording.probes.loss_scaler import LossScaler, LossScalerFacts
 from dpspec_recording.probes.model_state import ModelState, ModelStateFacts
+from dpspec_recording.probes.noise import Noise
 from dpspec_recording.probes.noisy_gradients import NoisyGradientFacts, NoisyGradients
 from dpspec_recording.probes.optimizer_state import OptimizerState, OptimizerStateFacts
 from dpspec_recording.probes.other_engines import OtherEngineFacts, OtherEngines
@@ -30,12 +34,45 @@ from dpspec_recording.probes.seeds import SeedFacts, Seeds
 from dpspec_recording.probes.sums import SumFacts, Sums
 from dpspec_recording.probes.updates import UpdateFacts, Updates
 from dpspec_recording.step_replay.facts import MapFacts, ReplayFacts, SizeFacts
+from dpspec_recording.watching.noise_facts import (
+    AlongSums,
+    Extremes,
+    Grid,
+    NoiseFacts,
+    NoiseStatistics,
+    Quietest,
+    Repeats,
+)
+
+#: Statistics of 100 steps of Gaussian noise of 1,000 coordinates.
+STATISTICS = NoiseStatistics(
+    counts=tuple(round(100_000 * share) for share in np.diff(ndtr([-np.inf, *EDGES, np.inf]))),
+    worst_counts=tuple(round(1000 * share) for share in np.diff(ndtr([-np.inf, *EDGES, np.inf]))),
+    counted=100,
+    room=1e-6,
+    sampled=20,
+    coarse=0,
+    checked=1000,
+    repeats=Repeats(small=0, expected=0.1, gaps=1000),
+    pooled=Repeats(small=0, expected=0.1, gaps=1000),
+    along_sums=AlongSums(steps=100, squares=100.0, largest=6.0),
+    extremes=Extremes(numbers=100_000, largest=4.4, rounding=1e-6),
+    quietest=Quietest(squares=60.0, steps=100, coordinates=1000, rounding=1e-6),
+    grid=None,
+)
+
+
+def noisy(**changes: Any) -> dict[str, Any]:
+    """Return a change of the facts of noise by one of its statistics."""
+    return {"processes": (replace(STATISTICS, **changes),)}
+
 
 #: Replays of a mean at another batch size: the gradients change as 1 over it.
 SIZES = SizeFacts(steps=3, lowest=-1.0, highest=-1.0, removed=0.9)
 
 #: The facts of an honest run of 100 steps.
 HONEST: dict[type[Probe[Any]], Any] = {
+    Noise: NoiseFacts(processes=(STATISTICS,)),
     Seeds: SeedFacts(shared=0, public=0),
     Parameters: ParameterFacts(outside=0.0, loaded=0, returned=0),
     ModelState: ModelStateFacts(buffers=(), state=(), attributes=(), rounded=("base.weight",), coarse=()),
@@ -68,6 +105,14 @@ HONEST: dict[type[Probe[Any]], Any] = {
 
 #: Of each probe faulty facts, as changes of the honest ones, and the alarms.
 FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
+    (Noise, noisy(repeats=Repeats(small=50, expected=0.1, gaps=1000)), "repeated-values"),
+    (Noise, noisy(pooled=Repeats(small=50, expected=0.1, gaps=1000)), "pooled-values"),
+    (Noise, noisy(along_sums=AlongSums(steps=100, squares=900.0, largest=60.0)), "noise-along-sum"),
+    (Noise, noisy(extremes=Extremes(numbers=100_000, largest=3.0, rounding=1e-6)), "largest-value noise-law"),
+    (Noise, noisy(quietest=Quietest(squares=1.0, steps=100, coordinates=1000, rounding=1e-6)), "quietest-coordinate"),
+    (Noise, noisy(counts=(100_000, *[0] * (INTERVALS - 1))), "values-in-intervals"),
+    (Noise, noisy(coarse=900), "coarse-values"),
+    (Noise, noisy(grid=Grid(spacing=0.01, noise=500, sums=500)), "noise-law"),
     (Seeds, {"shared": 3}, "shared-seed"),
     (Seeds, {"public": 1}, "public-seed"),
     (Parameters, {"outside": 1.0}, "moved-parameters"),
@@ -120,6 +165,7 @@ HEADERS: dict[type[Probe[Any]], dict[str, Any]] = {
 
 #: The conditions that are open if a recording of Opacus lacks the fact.
 MISSING: dict[type[Probe[Any]], set[str]] = {
+    Noise: {"noise-law"},
     Seeds: {"secret-randomness"},
     ModelState: {"model-state"},
     NoisyGradients: {"update"},

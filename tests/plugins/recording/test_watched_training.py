@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 import dpspec
 from dpspec.errors import NothingToRunError, UsageError
-from dpspec_recording import watched_training
 from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.probes.noise import Noise
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -144,7 +144,7 @@ def test_a_fault_while_the_observers_are_attached_ends_the_recording_alone(tmp_p
     def broken(*_: Any) -> None:
         raise KeyError("a value of the script")
 
-    monkeypatch.setattr(watched_training, "NoiseWatch", broken)
+    monkeypatch.setattr(Noise, "start", broken)
     training = Training().build()
     recorder = training.recorder(tmp_path / "run")
     with pytest.warns(RuntimeWarning, match="ends at step 0, the training continues: KeyError"):

@@ -1,0 +1,101 @@
+"""Statistics of a run's noise, without torch: :class:`NoiseWatch` makes them, and the judge of the noise tests them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Annotated, Any, TypeAlias
+
+from dpspec.json_records import Between, Count
+from dpspec_recording.folder.merging import join_by
+
+#: A statistic that is as large was not measured: NaN, infinity and numbers beyond all noise become this number.
+UNKNOWN = 1e18
+
+Statistic: TypeAlias = Annotated[float, Between(0.0, UNKNOWN)]
+
+
+def statistic(value: float) -> float:
+    """The number, or :data:`UNKNOWN`."""
+    return float(value) if 0.0 <= value < UNKNOWN else UNKNOWN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """Gaps between sorted values. small: that equal values can have; expected: the sum of their probabilities."""
+
+    small: Statistic
+    expected: Statistic
+    gaps: Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quietest:
+    """The coordinate with the smallest sum of squares over the steps. rounding: of a value, in standard deviations."""
+
+    squares: Statistic
+    steps: Statistic
+    coordinates: Statistic
+    rounding: Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlongSums:
+    """Squared components of the noise along the sum of each step: their sum, and the largest."""
+
+    steps: Statistic
+    squares: Statistic
+    largest: Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extremes:
+    """The largest absolute value of all numbers, and the rounding of one, in standard deviations."""
+
+    numbers: Statistic
+    largest: Statistic
+    rounding: Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The common spacing of noise and sums in the smallest standard deviation, and the numbers of values of both."""
+
+    spacing: Statistic
+    noise: Statistic
+    sums: Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseStatistics:
+    """Of the noise that one process added.
+
+    counts: values in each interval, over all steps; worst_counts: of the most surprising step; counted: the number of
+    these steps. room: the error of an edge of an interval, in standard deviations. sampled: the number of sampled
+    steps. coarse: values rounded more coarsely than their type, of ``checked``. repeats: within a step; pooled: between
+    steps. quietest, grid: None if unknown.
+    """
+
+    counts: tuple[Count, ...]
+    worst_counts: tuple[Count, ...]
+    counted: Count
+    room: Statistic
+    sampled: Count
+    coarse: Count
+    checked: Count
+    repeats: Repeats
+    pooled: Repeats
+    along_sums: AlongSums
+    extremes: Extremes
+    quietest: Quietest | None
+    grid: Grid | None
+
+
+def _concatenated(rows: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseFacts:
+    """Statistics of each process that adds noise, and of each part of a training: their steps are not one sample."""
+
+    processes: tuple[NoiseStatistics, ...] = field(metadata=join_by(_concatenated))
