@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
+from dpspec_recording.adapters.custom_loop import CustomLoop
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
 from dpspec_recording.folder.header import table
 from dpspec_recording.folder.place import numbered, remove_recording
@@ -125,7 +126,7 @@ class Recorder:
         if self._overwrite:
             remove_recording(self.folder)
         self._training = WatchedTraining(self.folder, self._parts, resume=self._resume, audit=self._audit)
-        self._training.begin_step()
+        self._training.adapter.begin_step()
         return self
 
     def epsilon(self, delta: float) -> float:
@@ -193,9 +194,9 @@ class Recorder:
 
         For a planted dataset these are the drawn places, with or without omitted canaries.
         """
-        training, planted = self._reporting("sampled"), self._parts.planted
-        pending = training.own
-        with training.unobserved():
+        loop, planted = self._reporting("sampled"), self._parts.planted
+        pending = loop.step
+        with loop.unobserved():
             if isinstance(indices, Tensor):
                 pending.indices.append(indices)
                 indices = indices.detach().cpu()
@@ -207,11 +208,11 @@ class Recorder:
 
     def clipped(self, norms: Array | Sequence[float]) -> None:
         """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up."""
-        training = self._reporting("clipped")
-        with training.unobserved():
+        loop = self._reporting("clipped")
+        with loop.unobserved():
             clipped_norms = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
-            training.own.norms.append(clipped_norms.reshape(-1).double())
-            training.own.add_rows(clipped_norms.numel())
+            loop.step.norms.append(clipped_norms.reshape(-1).double())
+            loop.step.add_rows(clipped_norms.numel())
 
     def noised(self, noise: Array | Iterable[Array]) -> None:
         """Report the noise that was added to the sum of clipped gradients, before any division.
@@ -219,22 +220,22 @@ class Recorder:
         One tensor or array of all coordinates in the order of ``model.parameters()``, or one for each trainable
         parameter.
         """
-        training = self._reporting("noised")
-        _require_once("noised", training.own.noised)
-        with training.unobserved():
-            training.report("noise", tensors_of(noise))
-        training.own.noised = True
+        loop = self._reporting("noised")
+        _require_once("noised", loop.step.noised)
+        with loop.unobserved():
+            loop.report("noise", tensors_of(noise))
+        loop.step.noised = True
 
     def summed(self, total: Array | Iterable[Array]) -> None:
         """Report the sum of clipped gradients, before noise and any division, in the form of :meth:`noised`.
 
         The optimizer's gradients must be the sum and the noise over a divisor, up to rounding.
         """
-        training = self._reporting("summed")
-        _require_once("summed", training.own.summed)
-        with training.unobserved():
-            training.report("the sum", tensors_of(total))
-        training.own.summed = True
+        loop = self._reporting("summed")
+        _require_once("summed", loop.step.summed)
+        with loop.unobserved():
+            loop.report("the sum", tensors_of(total))
+        loop.step.summed = True
 
     def stepped(self, *, parameters: Iterable[Any] | None = None, gradients: Iterable[Any] | None = None) -> None:
         """Report that the parameters moved, which ends the step.
@@ -247,11 +248,11 @@ class Recorder:
         Raises:
             UsageError: ``parameters`` is missing or superfluous, or the arrays have other shapes.
         """
-        training = self._reporting("stepped")
-        with training.unobserved():
-            training.reported_step(parameters, gradients)
-        training.guarded(training.own_step)
-        training.begin_step()
+        loop, training = self._reporting("stepped"), self._begun("stepped")
+        with loop.unobserved():
+            loop.move(parameters, gradients, is_recording=training.writer is not None)
+        training.guarded(loop.end_step)
+        loop.begin_step()
 
     def declare(
         self,
@@ -261,18 +262,16 @@ class Recorder:
         rate: float | None = None,
     ) -> None:
         """Change the declared intentions of the loop from now on; as for :func:`record`."""
-        training = self._reporting("declare")
+        loop = self._reporting("declare")
         declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": None}
-        training.declared |= {
-            key: value for key, value in checked_declaration(declaration).items() if value is not None
-        }
+        loop.declared |= {key: value for key, value in checked_declaration(declaration).items() if value is not None}
 
-    def _reporting(self, method: str) -> WatchedTraining:
+    def _reporting(self, method: str) -> CustomLoop:
         if self._parts.clipping is not None:
             raise UsageError(f"run.{method} is for custom loops: the recorder observes Opacus' optimizer without it")
-        if self._training is None:
+        if self._training is None or not isinstance(self._training.adapter, CustomLoop):
             raise UsageError(f"run.{method} was called outside of the recorder's with block")
-        return self._training
+        return self._training.adapter
 
     def score(self, model: nn.Module | None = None, loss: Loss | None = None, *, batch_size: int = 256) -> None:
         """Score all canaries of the planted dataset, included and omitted ones, once after the block.

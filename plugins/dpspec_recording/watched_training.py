@@ -3,29 +3,29 @@
 import contextlib
 import math
 import os
-import random
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
 from dpspec.errors import UnobservableError, UsageError
+from dpspec_recording.adapters.custom_loop import CustomLoop
+from dpspec_recording.adapters.opacus import OpacusTraining
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
 from dpspec_recording.early_warnings import warn_at_first_step
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec_recording.folder.run_folder import RunWriter
-from dpspec_recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
+from dpspec_recording.folder.step_record import Indices, InternalStep, PublicStep
 from dpspec_recording.folder.weights import TensorDigest
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
@@ -35,23 +35,15 @@ from dpspec_recording.ranks.group import Group, meet
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.recognized import inner_module, refuse_processes, uncompiled
 from dpspec_recording.released_model import digests_of_state
-from dpspec_recording.rules.memory_rows import drawn_rows
 from dpspec_recording.rules.observed import ObservedRules, installed
 from dpspec_recording.spent_privacy import SpentPrivacy
 from dpspec_recording.step_replay.calls import Pauses
-from dpspec_recording.step_replay.custom_loop import ReplayedLoop
-from dpspec_recording.step_replay.held_records import DrawnRecords
-from dpspec_recording.step_replay.record_tables import MOST_RECORDS
-from dpspec_recording.step_replay.watch import ReplayedSteps
-from dpspec_recording.sums.ghost_sums import ShardedGhostSums
 from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.noise_sketch import NoiseSketch
-from dpspec_recording.watching.optimizer_watch import Entering, OpacusWatch
 from dpspec_recording.watching.options import UNKNOWN, OptionWatch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
 from dpspec_recording.watching.sampler_watch import SamplerWatch
 from dpspec_recording.watching.state_watch import StateWatch
-from dpspec_recording.watching.step_hooks import attach_step_hooks
 
 #: Whether this torch can train in several processes.
 _DISTRIBUTED = torch.distributed.is_available()
@@ -66,10 +58,12 @@ _SECONDS = 2.0
 
 
 class WatchedTraining:
-    """The observers of a training, and the writer of its folder.
+    """A session: its adapter turns the training into events, its probes observe them, and its writer keeps them.
 
-    own: the pending step of a custom loop. declared: the intentions of such a loop from now on. writer: None once the
-    recording is over. ended: the folder, for scores, if the recording is complete.
+    Attributes:
+        adapter: Of this kind of training.
+        writer: None once the recording is over.
+        ended: The folder, for scores, if the recording is complete.
     """
 
     def __init__(self, folder: Path, training_parts: Parts, *, resume: bool = False, audit: float = SHARE) -> None:
@@ -77,8 +71,7 @@ class WatchedTraining:
 
         Raises ``UsageError`` unless the folder is new or empty, or to ``resume`` holds earlier parts of this training.
         """
-        self.own, self.audits = PendingStep(), AuditedSteps(audit)
-        self.declared = training_parts.declared
+        self.audits = AuditedSteps(audit)
         self.writer: RunWriter | None = None
         self._failed: RunWriter | None = None  # by the last observation, which was of the recorder's own fault
         self.ended: RunWriter | None = None
@@ -113,14 +106,12 @@ class WatchedTraining:
         self._pid, self._started = _PROCESS[0], time.monotonic()
         self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
         self._written, self._resumes = 0.0, resume
-        self._header, self._layers = header, header.layers
-        self._sizes = [size for _, size in header.layers]
-        self._given: dict[str, Tensor] = {}
-        self._rank: RankWatch | None = None
-        self._opacus: OpacusWatch | None = None
-        self._replays: ReplayedSteps | ReplayedLoop | None = None
-        self._pauses = Pauses()
-        self.loop: ReplayedLoop | None = None
+        self._header, self._pauses = header, Pauses()
+        self.adapter: CustomLoop | OpacusTraining = (
+            CustomLoop(training_parts, header, self._pauses)
+            if training_parts.clipping is None
+            else OpacusTraining(training_parts, self.gradients)
+        )
         inner: torch.optim.Optimizer | None = getattr(
             training_parts.optimizer, "original_optimizer", training_parts.optimizer
         )
@@ -132,76 +123,42 @@ class WatchedTraining:
     def _attach(self, header: Header, group: Group | None, part: int, secret: str) -> None:
         """Attach the observers."""
         training_parts, inner = self._parts, self._inner
-        self._sketch = NoiseSketch(self._sizes, seed=int(secret, 16))
-        trained = training_parts.trained_parameters()
+        trained, rank = training_parts.trained_parameters(), None
+        sketch = NoiseSketch([size for _, size in header.layers], seed=int(secret, 16))
         if group is not None:
-            self._rank = RankWatch(
+            rank = RankWatch(
                 group, training_parts.optimizer, trained, training_parts.rank_sampler(), training_parts.shards
             )
             if training_parts.shards:  # the directions of all ranks, so that their noise can be added
                 seed = int.from_bytes(group.digest(b"noise"), "little")
-                self._sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
-        self._watch = ParameterWatch(trained)
+                sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
+        self._options = OptionWatch(inner, self.adapter.options, self.guarded, self.adapter.accumulates)
+        self._undo.callback(self._options.remove)
         self._probes = [probe() for probe in PROBES]
         self._events = Events(self._probes)
-        self._watched = Training(
+        self._training = training = Training(
             parts=training_parts,
             optimizer=inner,
             private_optimizer=None if training_parts.clipping is None else training_parts.optimizer,
             trained=trained,
-            parameters=self._watch,
-            rank=self._rank,
+            parameters=ParameterWatch(trained),
+            rank=rank,
             audits=self.audits,
             guarded=self.guarded,
             undo=self._undo,
-            step=self.own,
+            pauses=self._pauses,
+            samples=self.samples,
+            sketch=sketch,
+            is_recording=lambda: self.writer is not None,
+            begin_update=self._begin_update,
+            read_options=self._options.read,
+            write=self._write,
+            step=PendingStep(),
             part=part,
         )
-        replayable = group is None and training_parts.compiled is None
-        if training_parts.clipping is not None:
-            self._opacus = opacus = OpacusWatch(
-                self._watched,
-                self._events,
-                training_parts.optimizer,
-                training_parts.clipping,
-                training_parts.hooks or training_parts.model,
-                self._sketch,
-                self.audits,
-                self._entering(),
-                self._rank,
-            )
-            before, after = partial(self._before, opacus), partial(self._after, opacus)
-            opacus.attach(before, after, self.guarded, self._undo)
-            self._watched.clipped, self._watched.explain = opacus.clipped, opacus.explain
-            if replayable and self.gradients is None:
-                ghost = training_parts.clipping == "ghost"
-                opacus.replays = ReplayedSteps(
-                    training_parts.model,
-                    training_parts.optimizer,
-                    self.audits,
-                    self._pauses,
-                    ghost=ghost,
-                    drawn=self._drawn_records,
-                )
-                opacus.replays.attach(self.guarded, self._undo, training_parts.loader)
-                self._replays = opacus.replays
-        elif inner is not None:
-            before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
-            attach_step_hooks(inner, before, after, self._undo)
-        if training_parts.clipping is None and isinstance(training_parts.model, nn.Module) and replayable:
-            self._replays = self.loop = ReplayedLoop(
-                [*training_parts.model.parameters(), *training_parts.model.buffers()], self.audits, self._pauses
-            )
-            self._undo.callback(self.loop.end)
-            self._watched.explain = self.loop.explain_rows
-        self._watched.replayer = self._replays
+        self.adapter.attach(training, self._events)
         for probe in self._probes:
-            probe.start(self._watched)
-        if self._opacus is not None and isinstance(self._opacus.ghost, ShardedGhostSums):
-            self._opacus.ghost.whole.passing = self._watched.observe_backward
-        private = self._declared_options if training_parts.clipping is None else training_parts.private_options
-        self._options = OptionWatch(inner, private, self.guarded, self._accumulates)
-        self._undo.callback(self._options.remove)
+            probe.start(training)
         self._saved = None if group is None else group.saved
         self._rules = ObservedRules(installed())
         self._rules.start(
@@ -215,33 +172,8 @@ class WatchedTraining:
             )
         )
         self._undo.callback(self._rules.stop)
-        self._states = StateWatch(training_parts, inner, trained, self._watched.frozen_digest, secret)
+        self._states = StateWatch(training_parts, inner, trained, training.frozen_digest, secret)
         self._start(part)
-
-    def _accumulates(self) -> bool:
-        """Whether Opacus' optimizer has got a physical batch of a step that is not complete."""
-        return self._opacus is not None and self._opacus.step.rows != UNSEEN
-
-    def _drawn_records(self) -> DrawnRecords | None:
-        """The records of the latest batch in their dataset, if it is in memory."""
-        if self.samples is None:
-            return None
-        with contextlib.suppress(Exception):  # a dataset of another kind
-            drawn = drawn_rows(self._parts.loader, self.samples.latest())
-            return None if drawn is None else DrawnRecords(*drawn, sample=self._sampled_records)
-        return None
-
-    def _sampled_records(self) -> tuple[tuple[Tensor, ...], Tensor] | None:
-        """Random records of the dataset, and their indices."""
-        records = len(self._parts.loader.dataset)
-        indices = random.SystemRandom().sample(range(records), min(MOST_RECORDS, records))
-        drawn = drawn_rows(self._parts.loader, np.array(indices))
-        return None if drawn is None else drawn[:2]
-
-    def _declared_options(self) -> dict[str, Any]:
-        """The options of a custom loop's private sum."""
-        declared = {name: option for name, option in self.declared.items() if name != "records"}
-        return {**declared, **self._parts.loader_options()}
 
     def _start(self, part: int) -> None:
         if self.writer is None:
@@ -256,7 +188,7 @@ class WatchedTraining:
         """Note the state between two steps. Parameters that moved since the last one belong to none."""
         writer = self.writer
         self.audits.include()
-        if writer is None or bool(self._watch.moved()):
+        if writer is None or bool(self._training.parameters.moved()):
             return
         self._write_waiting()
         if send and self._saved is not None:
@@ -315,14 +247,13 @@ class WatchedTraining:
 
     def end(self, kind: type[BaseException] | None) -> None:
         assert self.writer is not None
-        unreported = bool(self.own.updates or self.own.members or self.own.norms or self.own.noised)
-        if unreported and self._parts.clipping is None:
-            self.own_step()
+        self.adapter.end()
         self._write_waiting()
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self._states.end()
         self._rules.stop()
-        whole = not self._parts.shards and (self._rank is None or self._rank.group.rank == 0)
+        rank = self._training.rank
+        whole = not self._parts.shards and (rank is None or rank.group.rank == 0)
         facts = replace(self._facts(), error=kind.__name__[:100] if kind is not None else "")
         incomplete = self.writer.end(facts.written(), self._weights() if whole else None)
         self.ended, self.writer = self.writer, None
@@ -351,21 +282,13 @@ class WatchedTraining:
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of all recorded steps, those that wait for the folder included."""
         self.guarded(self._write_waiting)
-        rounded = self._opacus is not None and self._opacus.clipped.norm_type != ""
-        return math.inf if rounded else self.spent.epsilon(delta)
+        return math.inf if self.adapter.is_rounded else self.spent.epsilon(delta)
 
     def affords(self, limit: float, delta: float) -> bool:
         """Whether a step with the present noise multiplier and rate keeps the certified epsilon at or below a limit."""
-        optimizer, sampler = self._parts.optimizer, self._parts.sampler
-        if self._opacus is not None:
-            rate = None if sampler is None else getattr(sampler.batches, "sample_rate", sampler.rate)
-            present = (optimizer.noise_multiplier, rate)
-        else:
-            present = (self.declared["noise_multiplier"], self.declared["rate"])
-        noise, rate = (math.nan if value is None else float(value) for value in present)
+        noise, rate = (math.nan if value is None else float(value) for value in self.adapter.present())
         self.guarded(self._write_waiting)
-        rounded = self._opacus is not None and self._opacus.clipped.norm_type != ""
-        if rounded or not self.spent.bounded or not (0.0 < noise < math.inf and 0.0 < rate <= 1.0):
+        if self.adapter.is_rounded or not self.spent.bounded or not (0.0 < noise < math.inf and 0.0 < rate <= 1.0):
             raise UsageError(
                 f"run.affords cannot bound the steps of this training (rate {rate:g}, noise multiplier {noise:g}): the "
                 "batches must be Poisson samples of one process, each step with noise"
@@ -378,102 +301,13 @@ class WatchedTraining:
         run = RuleRun(own_loop=header.source == "own-loop", steps=steps, delta=delta, records=header.records)
         return self._rules.fired(run)
 
-    def report(self, quantity: str, reported: Tensor | Iterable[Tensor]) -> None:
-        """Keep the noise or the sum that a custom loop reports."""
-        tensors = [reported] if isinstance(reported, Tensor) else list(reported)
-        if quantity == "the sum" and self.loop is not None:
-            clip_norm, pending = self.declared["clip_norm"], self.own
-            records = (
-                pending.rows if pending.rows != UNSEEN else sum(map(len, pending.members)) if pending.members else -1
-            )
-            self.loop.summed(
-                tensors,
-                pending.indices,
-                records,
-                math.nan if clip_norm is None else clip_norm,
-                dataset_records=self._header.records,
-            )
-        elif self.loop is not None:
-            self.loop.note(quantity, tensors)
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
-        if flat.is_complex():
-            raise UsageError(f"{quantity} must have real numbers")
-        if len(flat) != sum(self._sizes):
-            layer_sizes = [
-                (name, size, tensor.numel()) for (name, size), tensor in zip(self._layers, tensors, strict=False)
-            ]
-            first = next((sizes for sizes in layer_sizes if sizes[1] != sizes[2]), None) if len(tensors) > 1 else None
-            where = f": {first[0]} has {first[1]}, and {first[2]} were given for it" if first else ""
-            raise UsageError(
-                f"{quantity} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}{where}"
-            )
-        self._given[quantity] = flat
-
-    @contextlib.contextmanager
-    def unobserved(self) -> Iterator[None]:
-        """A context for calls of the recorder's methods, which belong to no step."""
-        self._pauses.depth += 1
-        try:
-            yield
-        finally:
-            self._pauses.depth -= 1
-
-    def begin_step(self) -> None:
-        """A step of a custom loop begins."""
-        if self.loop is not None:
-            self.loop.end()
-            if self.writer is not None:
-                self.loop.begin()
-
-    def reported_step(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
-        """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
-        inner = self._inner
-        if self.writer is None:  # the recording ended, and the training continues
-            self.own = PendingStep()
-        if isinstance(inner, ReportedUpdates) is (parameters is None):
-            raise UsageError(
-                "stepped needs parameters=, the arrays after the step, if dpspec.record got arrays for model, and "
-                "takes none otherwise"
-            )
-        if isinstance(inner, ReportedUpdates) and parameters is not None:
-            inner.report(parameters, gradients)
-            inner.step()
-
-    def own_step(self) -> None:
-        step, self.own = self.own, PendingStep()
-        step.silent = not step.noised
-        for name in ("noise_multiplier", "clip_norm", "rate"):
-            if self.declared[name] is not None:
-                setattr(step, name, float(self.declared[name]))
-        step.deviation = step.noise_multiplier * step.clip_norm
-        self._options.read()
-        reported, self._given = self._given, {}
-        noise, total = reported.get("noise"), reported.get("the sum")
-        if noise is not None:
-            layers = (() if row is None else torch.split(row[None], self._sizes, dim=1) for row in (noise, total))
-            measured = self._sketch.measure(*layers)
-            step.sketch, step.sum_norm = measured.sketches[0], None if total is None else measured.lengths[0]
-            self._events.emit("noise_measured", measured, [step.deviation])
-        self._watched.step, self._watched.reported = step, reported
-        self._events.emit("after_report")
-        drawn: tuple[Indices, int] | None = None
-        if step.members:
-            drawn = np.concatenate(step.members), 1
-        elif self.samples is not None:
-            drawn = self.samples.take(None if step.rows == UNSEEN else step.rows)
-        if self._inner is None:
-            step.updates = 1
-        else:
-            step.moved_outside(self._watch.moved())
-        self._write(step, drawn, noise)
-
     def is_final(self, model: nn.Module) -> bool:
         scored_parameters = _named(model)
         for name, p in _named(self._parts.model).items():
             q = scored_parameters.get(name)
             if q is not p and (q is None or q.dtype != p.dtype or not torch.equal(q.cpu(), p.cpu())):
                 return False
-        return not self._watch.moved()
+        return not self._training.parameters.moved()
 
     def _watch_sampler(self) -> tuple[SamplerWatch | None, list[str]]:
         sampler = self._parts.sampler
@@ -490,65 +324,22 @@ class WatchedTraining:
         self._undo.callback(watch.detach)
         return watch, notes
 
-    def _entering(self) -> Entering | None:
-        canaries, samples = self.gradients, self.samples
-        if canaries is None or samples is None:
-            return None
-        return lambda clip_norm: canaries.enter(samples.latest(), clip_norm)
-
-    def _before(self, opacus: OpacusWatch) -> None:
-        self._watched.moved = opacus.step.outside = self._watch.moved()
-        self._before_update()
-        opacus.begin_update()
-        if self.gradients is not None:
-            self.gradients.before_step()
-
-    def _after(self, opacus: OpacusWatch) -> None:
-        self._events.emit("after_update")
-        step, self._watched.step = opacus.step, PendingStep()
-        step.updates = 1
-        if opacus.replays is not None:
-            opacus.replays.after_step()
-        if not step.noised:
-            step.noise_multiplier = float(self._parts.optimizer.noise_multiplier)
-            step.clip_norm = float(self._parts.optimizer.max_grad_norm)
-            step.deviation = step.noise_multiplier * step.clip_norm
-        drawn = None if self.samples is None else self.samples.take(None if step.rows == UNSEEN else step.rows)
-        if (sampler := self._parts.sampler) is not None and sampler.rate is not None:
-            drawn_at = [] if self.samples is None else self.samples.rates
-            rates = [*drawn_at, getattr(sampler.batches, "sample_rate", None)]
-            if not {float, int, type(None)}.issuperset(map(type, rates)):
-                raise UnobservableError(
-                    "sample_rate of the sampler is not a number: records may enter at different rates"
-                )
-            step.rate = max([float(rate) for rate in rates if rate is not None], default=sampler.rate)
-        self._write(step, drawn)
-
-    def _before_own(self) -> None:
-        self._watched.moved = moved = self._watch.moved()
-        self.own.moved_outside(moved)
-        if self.loop is not None:
-            self.loop.update_begins([p.grad for p in self._parts.noisy_parameters() if p.grad is not None])
-        self._before_update()
-
-    def _after_own(self) -> None:
-        self._events.emit("after_update")
-        self.own.updates += 1
-        self._watch.advance()
-
-    def _before_update(self) -> None:
-        self._events.emit("before_update")
-        if self.audits.audited and self._rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
+    def _begin_update(self) -> bool | Tensor:
+        training = self._training
+        training.moved = training.parameters.moved()
+        if self.audits.audited and training.rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
             refuse_processes(self._parts.optimizer, None)
         self._options.read()
+        self._events.emit("before_update")
+        return training.moved
 
-    def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None, noise: Tensor | None = None) -> None:
+    def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None, noise: Tensor | None) -> None:
         assert self.writer is not None
         accountant = self._parts.accountant
         accounted = accountant.told() if accountant is not None else None
-        samples, rank = self.samples, self._rank
+        samples, rank = self.samples, self._training.rank
         ranked = None if rank is None else rank.step(drawn and drawn[0], None if samples is None else samples.epoch)
-        self._watch.advance()
+        self._training.parameters.advance()
         now, rate = time.monotonic() - self._started, self._parts.learning_rate()
         number = self.writer.steps + len(self._waiting) + 1
         if number == 1:
@@ -560,10 +351,10 @@ class WatchedTraining:
         self.audits.end_step()
         if number > 1 and any(change.by == UNKNOWN for change in changes.values()):
             self.audits.include()
-        finish = partial(step.finish, number, len(self._sizes), drawn, rate, accounted, changes, ranked)
+        finish = partial(step.finish, number, len(self._header.layers), drawn, rate, accounted, changes, ranked)
         self._waiting.append((step, finish))
         # A later part may continue a killed one, whose steps all count.
-        together = 1 if self._opacus is None or self._resumes else self._opacus.rows.count
+        together = 1 if self._resumes else self.adapter.waits
         if number == 1 or len(self._waiting) >= together or now - self._written > _SECONDS:
             self._write_waiting()
         if self._saved is not None and self._saved.received():
@@ -573,8 +364,7 @@ class WatchedTraining:
         """Write the steps that are complete; a killed process loses the last steps."""
         waiting, self._waiting = self._waiting, []
         self._written = time.monotonic() - self._started
-        if self._opacus is not None:
-            self._opacus.read()
+        self.adapter.read()
         if waiting and self.writer is not None:
             finished = [finish() for _, finish in waiting]
             self.writer.write(*finished)

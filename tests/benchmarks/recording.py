@@ -28,6 +28,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
+from dpspec_recording.adapters.opacus import OpacusTraining
 from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.rules.observed import ObservedRules
 from dpspec_recording.rules.second_optimizer import RecordInputs
@@ -37,14 +38,13 @@ from dpspec_recording.sums.stepped_gradients import SteppedGradients
 from dpspec_recording.watched_training import WatchedTraining
 from dpspec_recording.watching.module_values import ModuleValues
 from dpspec_recording.watching.optimizer_updates import AuditedUpdates
-from dpspec_recording.watching.optimizer_watch import OpacusWatch
 from dpspec_recording.watching.options import OptionWatch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
 
 #: The methods of each part of the recorder.
 PARTS = {
-    "copies of the sum and of the noise": [(OpacusWatch, "_begin_sum _after_sum _before_noise _after_noise")],
-    "statistics of noise, and norms": [(OpacusWatch, "read")],
+    "copies of the sum and of the noise": [(OpacusTraining, "_begin_sum _after_sum _before_noise _after_noise")],
+    "statistics of noise, and norms": [(OpacusTraining, "read")],
     "divisor, and sums between steps": [(SteppedGradients, "compare divide keep keep_divided end")],
     "parameters (versions, digests)": [(ParameterWatch, "moved advance"), (ModuleValues, "compare")],
     "update and state of the optimizer": [(AuditedUpdates, "before_step after_step")],
@@ -151,7 +151,7 @@ def measure_parts(kind, batch, count):
         tempfile.TemporaryDirectory() as folder,
         dpspec.record(Path(folder) / "run", **parts) as run,
     ):
-        replays = run._training._replays
+        replays = run._training._training.replayer
         for number in range(FIRST + count):
             for name, training_steps in (("without", plain), ("audited" if number < FIRST else "later", steps)):
                 clock.take()
@@ -178,7 +178,7 @@ def measure(kind, batch, count):
         trainings = {name: training(kind, batch) for name in seconds}
         where, parts = Path(folder) / "run", trainings["with"][1]
         with dpspec.record(where, **parts) as run:
-            replays = run._training._replays
+            replays = run._training._training.replayer
             for start in range(0, FIRST + count, TURN):
                 for name, (steps, _) in trainings.items():
                     for _ in range(TURN):

@@ -119,8 +119,8 @@ class AdaptiveCount(Probe[AdaptiveFacts]):
         self._next_clip_norm = min(high, max(low, float(self._optimizer.max_grad_norm) * grown))
 
     def facts(self) -> AdaptiveFacts | None:
-        """None for other clipping."""
-        return None if self._optimizer is None else self._facts
+        """None for other clipping, and before the first count."""
+        return self._facts if self._facts.counts else None
 
     @staticmethod
     def judge(facts: AdaptiveFacts | None, run: RecordedRun) -> Iterator[Outcome]:

@@ -33,13 +33,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dpspec_recording.audited_steps import AuditedSteps
+    from dpspec_recording.folder.step_record import Indices
     from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.outcomes.outcome import Outcome
     from dpspec_recording.parts import Parts
     from dpspec_recording.pending_step import PendingStep
     from dpspec_recording.ranks.rank_watch import RankWatch
-    from dpspec_recording.watching.noise_sketch import MeasuredNoise
+    from dpspec_recording.step_replay.calls import Pauses
+    from dpspec_recording.watching.noise_sketch import MeasuredNoise, NoiseSketch
     from dpspec_recording.watching.parameter_watch import ParameterWatch
+    from dpspec_recording.watching.sampler_watch import SamplerWatch
 
 F = TypeVar("F")
 
@@ -61,6 +64,13 @@ class Training:
         audits: Says whether the present step is audited, so that a probe may read the values of tensors.
         guarded: Makes an observation from a hook: its exceptions end the recording, never the training.
         undo: Takes the functions that remove hooks.
+        pauses: Counts the observations that run now, whose operations belong to no step.
+        samples: The observer of the drawn records; None without.
+        sketch: Measures the noise of a step.
+        is_recording: Whether the recording goes on: the training may outlive it.
+        begin_update: The optimizer begins an update: emits the event, and returns whether parameters moved before.
+        read_options: Reads the options of a step that no update shows.
+        write: Writes a step that is over, given the drawn records with the number of their batches, and its noise.
         step: The step that is not over.
         part: The number of this part of a resumed training, from 1.
         clipped: The observer of the gradients that Opacus clips; None for a custom loop.
@@ -82,6 +92,13 @@ class Training:
     audits: AuditedSteps
     guarded: Callable[[Observation], None]
     undo: ExitStack
+    pauses: Pauses
+    samples: SamplerWatch | None
+    sketch: NoiseSketch
+    is_recording: Callable[[], bool]
+    begin_update: Callable[[], bool | Tensor]
+    read_options: Observation
+    write: Callable[[PendingStep, tuple[Indices, int] | None, Tensor | None], None]
     step: PendingStep
     part: int = 1
     clipped: Any = None

@@ -140,11 +140,12 @@ class WholeGradients:
     differentiates by the gathered ones.
     """
 
-    def __init__(self, model: nn.Module, parameters: Sequence[Tensor], rank: RankWatch) -> None:
-        self._model, self._parameters, self._rank = model, list(parameters), rank
+    def __init__(
+        self, model: nn.Module, parameters: Sequence[Tensor], rank: RankWatch, passing: Callable[[], None]
+    ) -> None:
+        """passing: called in each backward pass of the training, at the first parameter."""
+        self._model, self._parameters, self._rank, self._passing = model, list(parameters), rank, passing
         self.gathered: dict[int, Tensor] = {}
-        #: Called in each backward pass of the training, at the first parameter.
-        self.passing: Callable[[], None] = lambda: None
         self._observer: Observer | None = None
 
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
@@ -185,13 +186,16 @@ class WholeGradients:
             self._observer(gradient.detach())
         self._guarded(partial(self._rank.gather, number, self.gathered[number]))
         if number == 0:
-            self._guarded(self.passing)
+            self._guarded(self._passing)
 
 
 class ShardedGhostSums(GhostSums):
-    def __init__(self, model: Any, optimizer: Any, audits: AuditedSteps, rank: RankWatch) -> None:
+    def __init__(
+        self, model: Any, optimizer: Any, audits: AuditedSteps, rank: RankWatch, passing: Callable[[], None]
+    ) -> None:
+        """passing: called in each backward pass."""
         super().__init__(model, optimizer, audits)
-        self._rank, self.whole = rank, WholeGradients(model, optimizer.params, rank)
+        self._rank, self.whole = rank, WholeGradients(model, optimizer.params, rank, passing)
         self._folded: Tensor | None = None
 
     def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:

@@ -105,7 +105,7 @@ def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
 
     way.private.clip_and_accumulate = noticed
     with way.recorder(tmp_path / "run") as run:
-        sketch = run._training._sketch
+        sketch = run._training._training.sketch
         way.train()
     header, public, internal, _ = steps_of(tmp_path / "run")
     sizes = [size for _, size in header.layers]

@@ -1,31 +1,36 @@
-"""Opacus' optimizer during a step: its clipped sums, its noise, its divisor and its update.
+"""A training with Opacus' optimizer: its clipped sums, its noise and its updates, as events of probes.
 
 The recorder wraps some of its methods on the instance, and adds hooks to the inner optimizer of torch. An update
 without a preceding call of ``add_noise`` counts as noise-free.
 """
 
+import contextlib
 import math
 import operator
+import random
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from itertools import repeat
 from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpspec.errors import UnobservableError
-from dpspec_recording.audited_steps import AuditedSteps
+from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
+from dpspec_recording.planting.planted import GradientCanaries
 from dpspec_recording.probes.probe import Events, Training
-from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.ranks.shards import local
+from dpspec_recording.rules.memory_rows import drawn_rows
+from dpspec_recording.step_replay.held_records import DrawnRecords
+from dpspec_recording.step_replay.record_tables import MOST_RECORDS
 from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.clipped_sums import ClippedGradients, summed_gradients
 from dpspec_recording.sums.ghost_sums import GhostSums, ShardedGhostSums
-from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.step_hooks import attach_step_hooks, put_method
 
 #: Steps that are read together, and numbers of gradients that are kept for it.
@@ -36,9 +41,6 @@ _NORMS = 10
 
 #: An observation of the recorder.
 Moment = Callable[[], None]
-
-#: Adds gradient canaries to the sum of a step, given its clip norm, before noise; returns the norm of each, (k,).
-Entering = Callable[[float], Tensor]
 
 
 class StepRows:
@@ -78,53 +80,143 @@ class StepRows:
         return steps, self._gradients[: len(steps)], self._sums[: len(steps)]
 
 
-class OpacusWatch:
-    def __init__(
-        self,
-        training: Training,
-        events: Events,
-        optimizer: Any,
-        clipping: str,
-        model: Any,
-        sketch: NoiseSketch,
-        audits: AuditedSteps,
-        entering: Entering | None = None,
-        rank: RankWatch | None = None,
-    ) -> None:
-        self._training, self._events = training, events
-        self._rank, self._audits = rank, audits
-        self.replays: ReplayedSteps | None = None
-        self._entering = entering
-        self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
+class OpacusTraining:
+    """The adapter of a training with Opacus' optimizer, whose methods it wraps.
+
+    Attributes:
+        waits: The number of steps whose noise is read together, so that they are written together.
+    """
+
+    def __init__(self, parts: Parts, canaries: GradientCanaries | None) -> None:
+        """canaries: those that enter the sums of this training."""
+        self._parts, self._canaries, self._optimizer = parts, canaries, parts.optimizer
+        self._rows = StepRows([])
+        self._clipped: ClippedGradients | GhostSums | None = None
+
+    def attach(self, training: Training, events: Events) -> None:
+        """Observe until ``training.undo`` ends it."""
+        parts, optimizer = self._parts, self._optimizer
+        self._training, self._events, self._rank = training, events, training.rank
+        self._guarded, self._undo, self._audits = training.guarded, training.undo, training.audits
+        self._clipping, self._model, self._sketch = parts.clipping or "", parts.hooks or parts.model, training.sketch
         self._parameters: list[Any] = list(optimizer.params)
-        self._sharded = rank is not None and rank.sharded
-        self.ghost = GhostSums(model, optimizer, audits) if clipping == "ghost" else None
-        if rank is not None and rank.sharded:
-            self.ghost = ShardedGhostSums(model, optimizer, audits, rank)
-        self._contributions = None if clipping == "ghost" else ClippedGradients(optimizer, clipping)
-        self.rows = StepRows([] if rank is not None else self._parameters)
-
-    @property
-    def clipped(self) -> Any:
-        """The observer of clipped gradients, with the half precisions of norms and sums."""
-        return self._contributions if self.ghost is None else self.ghost
-
-    def attach(self, before: Moment, after: Moment, guarded: Callable[[Moment], None], undo: ExitStack) -> None:
-        """Begin to observe, until ``undo`` ends it."""
-        optimizer, self._guarded, self._undo = self._optimizer, guarded, undo
-        if (ghost := self.ghost) is not None:
-            ghost.attach(guarded, undo)
-            self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
-            if callable(getattr(self._model, "get_clipping_coef", None)):
-                clips = partial(self._events.emit, "before_clip")
-                self._wrap(self._model, "get_clipping_coef", clips, ghost.after_coefficients)
-        elif (contributions := self._contributions) is not None:
+        self._sharded = training.rank is not None and training.rank.sharded
+        self._rows = StepRows([] if training.rank is not None else self._parameters)
+        self._replays: ReplayedSteps | None = None
+        if self._clipping == "ghost":
+            self._clipped = self._attach_ghost()
+        else:
+            self._clipped = contributions = ClippedGradients(optimizer, self._clipping)
             before_sum = partial(self._begin_sum, contributions)
             self._wrap(optimizer, "clip_and_accumulate", before_sum, self._after_sum, if_audited=True)
+        training.clipped = self._clipped
         self._wrap(optimizer, "add_noise", self._before_noise, self._after_noise)
         if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
-        attach_step_hooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after), undo)
+        before, after = partial(training.guarded, self._before_update), partial(training.guarded, self._after_update)
+        attach_step_hooks(optimizer.original_optimizer, before, after, training.undo)
+        if training.rank is None and parts.compiled is None and self._canaries is None:
+            self._replays = training.replayer = ReplayedSteps(
+                parts.model,
+                optimizer,
+                training.audits,
+                training.pauses,
+                ghost=self._clipping == "ghost",
+                drawn=self._drawn_records,
+            )
+            self._replays.attach(training.guarded, training.undo, parts.loader)
+            training.explain = self._replays.explain
+
+    def _attach_ghost(self) -> GhostSums:
+        optimizer, training = self._optimizer, self._training
+        ghost = GhostSums(self._model, optimizer, self._audits)
+        if self._sharded and self._rank is not None:
+            ghost = ShardedGhostSums(
+                self._model, optimizer, self._audits, self._rank, lambda: training.observe_backward()
+            )
+        ghost.attach(self._guarded, self._undo)
+        self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
+        if callable(getattr(self._model, "get_clipping_coef", None)):
+            clips = partial(self._events.emit, "before_clip")
+            self._wrap(self._model, "get_clipping_coef", clips, ghost.after_coefficients)
+        return ghost
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the norms of contributions are rounded to half precision."""
+        return self._clipped is not None and self._clipped.norm_type != ""
+
+    @property
+    def waits(self) -> int:
+        """The number of steps that are read together."""
+        return self._rows.count
+
+    def options(self) -> dict[str, Any]:
+        """The options of the private sum now."""
+        return self._parts.private_options()
+
+    def accumulates(self) -> bool:
+        """Whether the optimizer has got a physical batch of a step that is not complete."""
+        return self.step.rows != UNSEEN
+
+    def present(self) -> tuple[float | None, float | None]:
+        """The noise multiplier and the rate of a step that would come now."""
+        sampler = self._parts.sampler
+        rate = None if sampler is None else getattr(sampler.batches, "sample_rate", sampler.rate)
+        return self._optimizer.noise_multiplier, rate
+
+    def begin_step(self) -> None:
+        """Nothing: the optimizer shows where a step begins."""
+
+    def end(self) -> None:
+        """Nothing: a step that the optimizer has not made is none."""
+
+    def _drawn_records(self) -> DrawnRecords | None:
+        """The records of the latest batch in their dataset, if it is in memory."""
+        samples = self._training.samples
+        if samples is None:
+            return None
+        with contextlib.suppress(Exception):  # a dataset of another kind
+            drawn = drawn_rows(self._parts.loader, samples.latest())
+            return None if drawn is None else DrawnRecords(*drawn, sample=self._sampled_records)
+        return None
+
+    def _sampled_records(self) -> tuple[tuple[Tensor, ...], Tensor] | None:
+        """Random records of the dataset, and their indices."""
+        records = len(self._parts.loader.dataset)
+        indices = random.SystemRandom().sample(range(records), min(MOST_RECORDS, records))
+        drawn = drawn_rows(self._parts.loader, np.array(indices))
+        return None if drawn is None else drawn[:2]
+
+    def _before_update(self) -> None:
+        self.step.outside = self._training.begin_update()
+        if self._replays is not None:
+            self._replays.update_begins([p.grad for p in self._parameters])
+        if self._canaries is not None:
+            self._canaries.before_step()
+
+    def _after_update(self) -> None:
+        training = self._training
+        self._events.emit("after_update")
+        step, training.step = training.step, PendingStep()
+        step.updates = 1
+        if self._replays is not None:
+            self._replays.after_step()
+        if not step.noised:
+            step.noise_multiplier = float(self._optimizer.noise_multiplier)
+            step.clip_norm = float(self._optimizer.max_grad_norm)
+            step.deviation = step.noise_multiplier * step.clip_norm
+        samples, sampler = training.samples, self._parts.sampler
+        drawn = None if samples is None else samples.take(None if step.rows == UNSEEN else step.rows)
+        if sampler is not None and sampler.rate is not None:
+            drawn_at = [] if samples is None else samples.rates
+            rates = [*drawn_at, getattr(sampler.batches, "sample_rate", None)]
+            if not {float, int, type(None)}.issuperset(map(type, rates)):
+                raise UnobservableError(
+                    "sample_rate of the sampler is not a number: records may enter at different rates"
+                )
+            step.rate = max([float(rate) for rate in rates if rate is not None], default=sampler.rate)
+        training.write(step, drawn, None)
 
     def _wrap(
         self, holder: Any, name: str, before: Moment, after: Callable[[Any], None], *, if_audited: bool = False
@@ -163,18 +255,10 @@ class OpacusWatch:
     def _after_sum(self, _: Any) -> None:
         self._events.emit("after_sum")
 
-    def explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        return self.replays is not None and self.replays.explain(stage, values, gradients)
-
     @property
     def step(self) -> PendingStep:
         """The step that is not over."""
         return self._training.step
-
-    def begin_update(self) -> None:
-        """The inner optimizer begins its step."""
-        if self.replays is not None:
-            self.replays.update_begins([p.grad for p in self._parameters])
 
     def _begin_ghost(self, ghost: GhostSums) -> None:
         self._require_same_parameters()
@@ -192,10 +276,10 @@ class OpacusWatch:
 
     def _before_noise(self) -> None:
         self._events.emit("before_noise")
-        if self.replays is not None:
-            self.replays.before_noise(partial(summed_gradients, self._optimizer, self._parameters))
-        if self._entering is not None:
-            norms = self._entering(float(self._optimizer.max_grad_norm))
+        if self._replays is not None:
+            self._replays.before_noise(partial(summed_gradients, self._optimizer, self._parameters))
+        if self._canaries is not None and self._training.samples is not None:
+            norms = self._canaries.enter(self._training.samples.latest(), float(self._optimizer.max_grad_norm))
             self.step.rows += len(norms)
             if self.step.norms:
                 self.step.norms.append(norms)
@@ -212,12 +296,12 @@ class OpacusWatch:
         if optimizer.loss_reduction == "mean":
             step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
         self._events.emit("after_noise")
-        if self._audits.audited and self.replays is not None:
-            self.replays.after_noise([p.grad for p in parameters])
-        if len(self.rows.steps) >= self.rows.count:
+        if self._audits.audited and self._replays is not None:
+            self._replays.after_noise([p.grad for p in parameters])
+        if len(self._rows.steps) >= self._rows.count:
             self.read()
         gradients, sums = [p.grad for p in parameters], summed_gradients(optimizer, parameters)
-        if not self.rows.keep(step, gradients, sums):
+        if not self._rows.keep(step, gradients, sums):
             self._read_noise(step)
 
     def _read_noise(self, step: PendingStep) -> None:
@@ -243,10 +327,10 @@ class OpacusWatch:
     @torch.no_grad()
     def read(self) -> None:
         """Read the noise of the last steps that :meth:`_after_noise` put off."""
-        if not self.rows.steps:
+        if not self._rows.steps:
             return
-        steps, gradients, sums = self.rows.take()
-        layers = (torch.split(row, self.rows.sizes, dim=1) for row in (gradients, sums))
+        steps, gradients, sums = self._rows.take()
+        layers = (torch.split(row, self._rows.sizes, dim=1) for row in (gradients, sums))
         measured = self._sketch.measure(*layers, noisy=True)
         self._events.emit("noise_measured", measured, [step.deviation for step in steps])
         lengths, sketches = measured.lengths.tolist(), measured.sketches.numpy()

@@ -1,0 +1,185 @@
+"""A training whose script clips and adds noise itself, and reports each step to the recorder.
+
+Reports are kept until ``run.stepped()`` ends the step. The optimizer of the loop, if there is one, shows its updates.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpspec.errors import UsageError
+from dpspec_recording.folder.header import Header
+from dpspec_recording.folder.step_record import UNSEEN, Indices
+from dpspec_recording.parts import Parts
+from dpspec_recording.pending_step import PendingStep
+from dpspec_recording.probes.probe import Events, Training
+from dpspec_recording.step_replay.calls import Pauses
+from dpspec_recording.step_replay.custom_loop import ReplayedLoop
+from dpspec_recording.watching.arrays import ReportedUpdates
+from dpspec_recording.watching.step_hooks import attach_step_hooks
+
+
+class CustomLoop:
+    """The adapter of a custom loop.
+
+    Attributes:
+        step: The step that the loop reports.
+        declared: The intentions of the loop from now on.
+        waits: 1: each step is written at once.
+        is_rounded: False: the loop states its norms itself.
+    """
+
+    waits, is_rounded = 1, False
+
+    def __init__(self, parts: Parts, header: Header, pauses: Pauses) -> None:
+        self._parts, self._header, self._pauses = parts, header, pauses
+        self._sizes = [size for _, size in header.layers]
+        self.step, self.declared = PendingStep(), parts.declared
+        self._given: dict[str, Tensor] = {}
+        self._training: Training | None = None
+        self._replays: ReplayedLoop | None = None
+
+    def attach(self, training: Training, events: Events) -> None:
+        """Observe the optimizer until ``training.undo`` ends it, and trace some steps."""
+        parts, model = self._parts, self._parts.model
+        self._training, self._events = training, events
+        if training.optimizer is not None:
+            before = partial(training.guarded, self._before_update)
+            after = partial(training.guarded, self._after_update)
+            attach_step_hooks(training.optimizer, before, after, training.undo)
+        if isinstance(model, nn.Module) and training.rank is None and parts.compiled is None:
+            tensors = [*model.parameters(), *model.buffers()]
+            self._replays = training.replayer = ReplayedLoop(tensors, training.audits, self._pauses)
+            training.undo.callback(self._replays.end)
+            training.explain = self._replays.explain_rows
+
+    def options(self) -> dict[str, Any]:
+        """The options of the private sum now."""
+        declared = {name: option for name, option in self.declared.items() if name != "records"}
+        return {**declared, **self._parts.loader_options()}
+
+    def accumulates(self) -> bool:
+        """False: the loop says where a step ends."""
+        return False
+
+    def present(self) -> tuple[float | None, float | None]:
+        """The noise multiplier and the rate of a step that would come now."""
+        return self.declared["noise_multiplier"], self.declared["rate"]
+
+    def read(self) -> None:
+        """Nothing: the noise of a step is read when it is reported."""
+
+    @contextlib.contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """A context for calls of the recorder's methods, which belong to no step."""
+        self._pauses.depth += 1
+        try:
+            yield
+        finally:
+            self._pauses.depth -= 1
+
+    def begin_step(self) -> None:
+        """A step of the loop begins."""
+        if self._replays is not None and self._training is not None:
+            self._replays.end()
+            if self._training.is_recording():
+                self._replays.begin()
+
+    def report(self, quantity: str, reported: Tensor | Iterable[Tensor]) -> None:
+        """Keep the noise or the sum that the loop reports."""
+        tensors = [reported] if isinstance(reported, Tensor) else list(reported)
+        if quantity == "the sum" and self._replays is not None:
+            clip_norm, pending = self.declared["clip_norm"], self.step
+            records = (
+                pending.rows if pending.rows != UNSEEN else sum(map(len, pending.members)) if pending.members else -1
+            )
+            self._replays.summed(
+                tensors,
+                pending.indices,
+                records,
+                math.nan if clip_norm is None else clip_norm,
+                dataset_records=self._header.records,
+            )
+        elif self._replays is not None:
+            self._replays.note(quantity, tensors)
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
+        if flat.is_complex():
+            raise UsageError(f"{quantity} must have real numbers")
+        if len(flat) != sum(self._sizes):
+            layer_sizes = [
+                (name, size, tensor.numel()) for (name, size), tensor in zip(self._header.layers, tensors, strict=False)
+            ]
+            first = next((sizes for sizes in layer_sizes if sizes[1] != sizes[2]), None) if len(tensors) > 1 else None
+            where = f": {first[0]} has {first[1]}, and {first[2]} were given for it" if first else ""
+            raise UsageError(
+                f"{quantity} must have {sum(self._sizes)} numbers, one for each parameter, got {len(flat)}{where}"
+            )
+        self._given[quantity] = flat
+
+    def move(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None, *, is_recording: bool) -> None:
+        """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
+        optimizer = self._parts.optimizer
+        if not is_recording:  # the recording ended, and the training continues
+            self.step = PendingStep()
+        if isinstance(optimizer, ReportedUpdates) is (parameters is None):
+            raise UsageError(
+                "stepped needs parameters=, the arrays after the step, if dpspec.record got arrays for model, and "
+                "takes none otherwise"
+            )
+        if isinstance(optimizer, ReportedUpdates) and parameters is not None:
+            optimizer.report(parameters, gradients)
+            optimizer.step()
+
+    def end_step(self) -> None:
+        """The loop has reported a step."""
+        training = self._training
+        assert training is not None
+        training.step = step = self.step
+        self.step = PendingStep()
+        step.silent = not step.noised
+        for name in ("noise_multiplier", "clip_norm", "rate"):
+            if self.declared[name] is not None:
+                setattr(step, name, float(self.declared[name]))
+        step.deviation = step.noise_multiplier * step.clip_norm
+        training.read_options()
+        training.reported, self._given = self._given, {}
+        noise, total = training.reported.get("noise"), training.reported.get("the sum")
+        if noise is not None:
+            layers = (() if row is None else torch.split(row[None], self._sizes, dim=1) for row in (noise, total))
+            measured = training.sketch.measure(*layers)
+            step.sketch, step.sum_norm = measured.sketches[0], None if total is None else measured.lengths[0]
+            self._events.emit("noise_measured", measured, [step.deviation])
+        self._events.emit("after_report")
+        drawn: tuple[Indices, int] | None = None
+        if step.members:
+            drawn = np.concatenate(step.members), 1
+        elif training.samples is not None:
+            drawn = training.samples.take(None if step.rows == UNSEEN else step.rows)
+        if training.optimizer is None:
+            step.updates = 1
+        else:
+            step.moved_outside(training.parameters.moved())
+        training.write(step, drawn, noise)
+
+    def end(self) -> None:
+        """The block is over: a step with reports that was not ended is one."""
+        if self.step.updates or self.step.members or self.step.norms or self.step.noised:
+            self.end_step()
+
+    def _before_update(self) -> None:
+        assert self._training is not None
+        if self._replays is not None:
+            self._replays.update_begins([p.grad for p in self._parts.noisy_parameters() if p.grad is not None])
+        self.step.moved_outside(self._training.begin_update())
+
+    def _after_update(self) -> None:
+        assert self._training is not None
+        self._events.emit("after_update")
+        self.step.updates += 1
+        self._training.parameters.advance()
