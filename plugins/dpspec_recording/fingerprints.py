@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from xxhash import xxh3_128_digest
 
-from dpspec_recording.ranks.shards import local
+from dpspec_recording.shards import local
 
 #: Integers of the same size as a number, or as half of one.
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}

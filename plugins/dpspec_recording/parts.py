@@ -15,7 +15,7 @@ from dpspec_recording.planting.planted import GradientCanaries, Planted
 from dpspec_recording.probes.adaptive_count import CONSTANTS
 from dpspec_recording.ranks.group import Group
 from dpspec_recording.ranks.rank_watch import data_digest
-from dpspec_recording.ranks.shards import local, refuse_precision, shard_of
+from dpspec_recording.shards import local, refuse_precision, shard_of
 from dpspec_recording.watching.arrays import ArrayModel, ReportedUpdates
 from dpspec_recording.watching.noise_sketch import width_of
 

@@ -37,13 +37,13 @@ from dpspec_recording.recognized import inner_module, refuse_processes, uncompil
 from dpspec_recording.released_model import digests_of_state
 from dpspec_recording.rules.observed import ObservedRules, installed
 from dpspec_recording.spent_privacy import SpentPrivacy
+from dpspec_recording.state_watch import StateWatch
 from dpspec_recording.step_replay.calls import Pauses
 from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.options import UNKNOWN, OptionWatch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
 from dpspec_recording.watching.sampler_watch import SamplerWatch
-from dpspec_recording.watching.state_watch import StateWatch
 
 #: Whether this torch can train in several processes.
 _DISTRIBUTED = torch.distributed.is_available()

@@ -24,8 +24,8 @@ from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.planting.planted import GradientCanaries
 from dpspec_recording.probes.probe import Events, Training
-from dpspec_recording.ranks.shards import local
 from dpspec_recording.rules.memory_rows import drawn_rows
+from dpspec_recording.shards import local
 from dpspec_recording.step_replay.held_records import DrawnRecords
 from dpspec_recording.step_replay.record_tables import MOST_RECORDS
 from dpspec_recording.step_replay.watch import ReplayedSteps

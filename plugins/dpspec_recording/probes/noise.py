@@ -164,7 +164,7 @@ class Noise(Probe[NoiseFacts]):
 
     def start(self, training: Training) -> None:
         """Keep the shapes of the parameters that get noise; of sharded ones the rows of this process."""
-        from dpspec_recording.ranks.shards import local
+        from dpspec_recording.shards import local
         from dpspec_recording.watching.noise_watch import NoiseWatch
 
         self._watch = NoiseWatch([local(p) for p in training.parts.noisy_parameters()])

@@ -14,7 +14,7 @@ from torch import Tensor
 from dpspec_recording.fingerprints import Tally, fingerprint, key_of, readable_digest
 from dpspec_recording.folder.step_record import DIRECTIONS, Indices, RankStep
 from dpspec_recording.ranks.group import Group
-from dpspec_recording.ranks.shards import local
+from dpspec_recording.shards import local
 from dpspec_recording.watching.generators import same_randomness
 from dpspec_recording.watching.noise_sketch import MeasuredNoise, NoiseSketch
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.fingerprints import Tally, TensorSnapshot
 from dpspec_recording.ranks.rank_watch import RankWatch
-from dpspec_recording.ranks.shards import local
+from dpspec_recording.shards import local
 from dpspec_recording.sums.clipped_sums import HALVES, product_type
 from dpspec_recording.sums.ghost_norms import unverified_norms
 from dpspec_recording.watching.step_hooks import put_method

@@ -2,7 +2,7 @@
 
 At a step the optimizer gets g = (S + n) / D, with S the sum of clipped gradients, n the noise and D a divisor. If the
 loop reports S and n, D is fitted by least squares, and the length of D g - S - n over all coordinates must be rounding.
-Centered gradients (:mod:`dpspec_recording.sums.centering`), a projection of the noisy sum, have the same fit.
+Centered gradients (:mod:`dpspec_recording.watching.centering`), a projection of the noisy sum, have the same fit.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.sums.centering import is_centered_row
+from dpspec_recording.watching.centering import is_centered_row
 
 #: Whether a map explains gradients: from the sum, the noise, to the gradients.
 Explaining: TypeAlias = Callable[[Tensor, Tensor, Tensor], bool]

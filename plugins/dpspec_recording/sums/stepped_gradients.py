@@ -8,8 +8,8 @@ from torch import Tensor
 
 from dpspec_recording.fingerprints import Tally, TensorSnapshot
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.ranks.shards import local
-from dpspec_recording.sums.centering import is_centered_row
+from dpspec_recording.shards import local
+from dpspec_recording.watching.centering import is_centered_row
 from dpspec_recording.watching.optimizer_updates import adds_in_place
 
 #: Relative rounding of a gradient that is divided by the declared number, and a relative factor beyond rounding.

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dpspec_recording.fingerprints import digest, readable_digest, tensor_digest
-from dpspec_recording.ranks.shards import local
+from dpspec_recording.shards import local
 from dpspec_recording.watching.rounding import BlockSums
 
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpspec_recording.ranks.shards import local
-from dpspec_recording.sums.centering import is_centered
+from dpspec_recording.shards import local
 from dpspec_recording.watching import step_hooks
 from dpspec_recording.watching.arrays import ReportedUpdates
+from dpspec_recording.watching.centering import is_centered
 
 _NAMES = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam", "RMSprop"),

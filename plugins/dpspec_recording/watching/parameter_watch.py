@@ -7,7 +7,7 @@ from torch import Tensor
 from xxhash import xxh3_128
 
 from dpspec_recording.fingerprints import KEY, differ, fingerprint, is_plain, memory_of
-from dpspec_recording.ranks.shards import local
+from dpspec_recording.shards import local
 
 #: The largest number of steps whose parameters are remembered, by 16 bytes each.
 _MOST_STEPS = 2**20

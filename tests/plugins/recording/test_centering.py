@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.sums.centering import is_centered
 from dpspec_recording.sums.loop_gradients import LoopGradients
 from dpspec_recording.sums.stepped_gradients import SteppedGradients
+from dpspec_recording.watching.centering import is_centered
 from dpspec_recording.watching.optimizer_updates import AuditedUpdates
 
 SHAPES = [(4, 6), (4,), (3, 2, 5, 5)]

@@ -27,7 +27,7 @@ from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.parameters import MOVED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.ranks import rank_watch
-from dpspec_recording.ranks.shards import local, refuse_precision, shard_of
+from dpspec_recording.shards import local, refuse_precision, shard_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
