@@ -1,4 +1,4 @@
-"""Tests that only a recording allows: of the accountant, parameter changes, clipped sums and the divisor."""
+"""All tests of a run: those of its probes, and of its steps those of batches, the accountant and the divisor."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,1 +1,1 @@
-"""Observers of the sum of a step: its parts, and whether the optimizer steps with it."""
+"""Instruments for the sum of a step: its parts, and whether the optimizer steps with it."""

@@ -1,1 +1,1 @@
-"""Observers of a training and the measurements of a step. Only gradient canaries change the training."""
+"""Instruments of probes: fingerprints, noise, copies of updates, values of a model. None changes the training."""
