@@ -163,7 +163,7 @@ class WatchedTraining:
             self._updates = inner if isinstance(inner, ReportedUpdates) else AuditedUpdates(inner, trained)
             self._scaler = ScalerWatch([training_parts.optimizer, inner], self._undo)
         self._seeds: SeedWatch | None = None
-        replayable = group is None and training_parts.compiled is None
+        self._not_replayed = self._replay_obstacle(group)
         if training_parts.clipping is not None:
             sampler = training_parts.sampler
             is_drawing = sampler is not None and sampler.rate is not None
@@ -183,7 +183,7 @@ class WatchedTraining:
             if training_parts.clipping == "adaptive":
                 self._adaptive = AdaptiveCount(training_parts.optimizer)
                 self._adaptive.attach(self.guarded, self._undo)
-            if replayable and self.gradients is None:
+            if not self._not_replayed:
                 ghost = training_parts.clipping == "ghost"
                 opacus.replays = ReplayedSteps(
                     training_parts.model,
@@ -198,7 +198,7 @@ class WatchedTraining:
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
             attach_step_hooks(inner, before, after, self._undo)
-        if training_parts.clipping is None and isinstance(training_parts.model, nn.Module) and replayable:
+        if training_parts.clipping is None and not self._not_replayed:
             self._replays = self.loop = ReplayedLoop(
                 [*training_parts.model.parameters(), *training_parts.model.buffers()], self.audits, self._pauses
             )
@@ -226,6 +226,16 @@ class WatchedTraining:
         self._undo.callback(self._rules.stop)
         self._states = StateWatch(training_parts, inner, trained, self._model_state, secret)
         self._start(part)
+
+    def _replay_obstacle(self, group: Group | None) -> str:
+        """Why no step of this training can be replayed; empty if steps can be."""
+        if group is not None:
+            return "several processes train"
+        if self._parts.compiled is not None:
+            return "the model is compiled"
+        if not isinstance(self._parts.model, nn.Module):
+            return "the loop trains arrays"
+        return "sums contain gradient canaries" if self.gradients is not None else ""
 
     def _accumulates(self) -> bool:
         """Whether Opacus' optimizer has got a physical batch of a step that is not complete."""
@@ -377,7 +387,7 @@ class WatchedTraining:
             sizes=None if replays is None else replays.sizes,
             carrying=replays.carrying if isinstance(replays, ReplayedSteps) else 0,
             tables=replays.tables if isinstance(replays, ReplayedSteps) else 0,
-            replay_failure="" if replays is None else replays.abstained,
+            replay_failure=self._not_replayed if replays is None else replays.abstained,
             passes=passes,
             gradients=gradients,
             seeds=None if self._seeds is None else self._seeds.facts,

@@ -14,6 +14,7 @@ by one call, so a killed process leaves at most one incomplete frame, which read
 """
 
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -22,7 +23,6 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.text import shortened
 from dpspec_recording.folder.facts import Facts, read_facts
 from dpspec_recording.folder.header import MOST_BYTES, Header, read_header
+from dpspec_recording.folder.required_facts import SeenSteps, with_lacking
 from dpspec_recording.folder.step_record import DIGEST, InternalStep, PublicStep, SavedState
 from dpspec_recording.folder.weights import WEIGHTS, Table, read_content, read_table, write_table
 
@@ -355,7 +356,12 @@ class RunFolder:
         """The last facts with a saved state, and the number of steps that they cover."""
         for state in reversed(self.states()):
             if state.facts is not None:
-                return state.step, read_facts(state.facts, str(self.path / STATES))
+                seen = SeenSteps()
+                for step, _ in itertools.islice(self._public(), state.step):
+                    if isinstance(step, PublicStep):
+                        seen.add(step)
+                facts = read_facts(state.facts, str(self.path / STATES))
+                return state.step, with_lacking(facts, self.header, seen)
         return 0, None
 
     @property
@@ -418,7 +424,7 @@ class RunFolder:
         return facts, replace(files, reason=shortened(files.reason, 200))
 
     def _public(self) -> Iterator[tuple[PublicStep | Facts | Scored, bytes]]:
-        ended, scored = False, False
+        ended, scored, seen = False, False, SeenSteps()
         if not (self.path / STEPS).exists():
             raise RecordingError(f"{self.path / STEPS}: missing: a recording has this file from its beginning")
         for frame in self._frames(STEPS):
@@ -440,7 +446,7 @@ class RunFolder:
                 facts, files = self._end(frame.payload, where)
                 if files is not None:
                     self._require_files(files)
-                yield read_facts(facts, where), b""
+                yield with_lacking(read_facts(facts, where), self.header, seen), b""
                 continue
             if frame.kind != STEP:
                 raise RecordingError(f"{where}: of kind {frame.kind}, which this version does not know")
@@ -453,6 +459,7 @@ class RunFolder:
                 _require_sane(step)
             except ValueError as error:
                 raise RecordingError(f"{where}: {error}") from None
+            seen.add(step)
             yield step, digest
 
     def _frames(self, name: str) -> Iterator[Frame]:
@@ -480,7 +487,7 @@ def _require_sane_internal(step: InternalStep) -> None:
     quartiles = [norm for norm in (step.lower, step.middle, step.upper, step.largest) if not math.isnan(norm)]
     if any(norm < 0.0 for norm in (*quartiles, step.sum_norm)):
         raise ValueError("norms must not be negative")
-    if any(below > above * (1.0 + _ROUNDING) for below, above in pairwise(quartiles)):
+    if any(below > above * (1.0 + _ROUNDING) for below, above in itertools.pairwise(quartiles)):
         raise ValueError("quartiles of norms must not fall")
     if not (math.isnan(step.outside) or step.outside in (0.0, 1.0)):
         raise ValueError(f"outside must be 0 or 1, got {step.outside}")

@@ -80,8 +80,6 @@ def _not_replayed(run: RecordedRun) -> str:
     if end is None or (replayed >= 1.0 and 2.0 * replayed >= tried):
         return ""
     reason = end.replay_failure
-    if end.replays is None:
-        reason = "steps of compiled models, arrays, several processes or gradient canaries are not"
     steps = f"only {replayed:.0f} of {tried:.0f} chosen steps" if replayed else "no step"
     return f"; {steps} was replayed to test this{f' ({reason})' if reason else ''}"
 
