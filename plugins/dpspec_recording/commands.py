@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
@@ -21,6 +21,44 @@ from dpspec.cli.output import (
 )
 from dpspec.errors import SpecError, UsageError
 
+Delta: TypeAlias = Annotated[float, typer.Option(metavar="D", help="The delta of the claim, above 0 and below 1.")]
+
+Epsilon: TypeAlias = Annotated[
+    float | None,
+    typer.Option(metavar="E", help="The claimed epsilon; without a claim the command never ends with 0."),
+]
+
+Adjacency: TypeAlias = Annotated[
+    Literal["zero-out", "add-remove", "replace-one"] | None,
+    typer.Option(
+        "--adjacency",
+        help="zero-out (default of RUN): a null record replaces a record, and the number of records is public. "
+        "add-remove (default of --history): the number is private. replace-one: for --history only.",
+    ),
+]
+
+Public: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        metavar="NAME",
+        help="Declare that a hyperparameter does not depend on the records: learning_rate, weight_decay, "
+        "clip_norm, divisor, ... Repeatable.",
+    ),
+]
+
+Assume: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        metavar="NAME",
+        help="Accept NAME as true although the recording cannot show it; the verdict lists it. Repeatable.",
+    ),
+]
+
+Accept: TypeAlias = Annotated[
+    list[str],
+    typer.Option(metavar="RULE", help="Accept the caution of a rule; the report names it. Repeatable."),
+]
+
 
 def check(
     run: Annotated[
@@ -34,20 +72,10 @@ def check(
             "or of dp-accounting (event.to_named_tuple()).",
         ),
     ] = None,
-    delta: Annotated[float, typer.Option(metavar="D", help="The delta of the claim, above 0 and below 1.")] = 1e-5,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(metavar="E", help="The claimed epsilon; without a claim the command never ends with 0."),
-    ] = None,
+    delta: Delta = 1e-5,
+    epsilon: Epsilon = None,
     group_size: GroupSizes = [],  # noqa: B006 - typer copies it
-    adjacency: Annotated[
-        Literal["zero-out", "add-remove", "replace-one"] | None,
-        typer.Option(
-            "--adjacency",
-            help="zero-out (default of RUN): a null record replaces a record, and the number of records is public. "
-            "add-remove (default of --history): the number is private. replace-one: for --history only.",
-        ),
-    ] = None,
+    adjacency: Adjacency = None,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -56,25 +84,9 @@ def check(
             "recording's end.",
         ),
     ] = None,
-    public: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help="Declare that a hyperparameter does not depend on the records: learning_rate, weight_decay, "
-            "clip_norm, divisor, ... Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    assume: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help="Accept NAME as true although the recording cannot show it; the verdict lists it. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    accept: Annotated[
-        list[str],
-        typer.Option(metavar="RULE", help="Accept the caution of a rule; the report names it. Repeatable."),
-    ] = [],  # noqa: B006
+    public: Public = [],  # noqa: B006
+    assume: Assume = [],  # noqa: B006
+    accept: Accept = [],  # noqa: B006
     select: Annotated[
         list[str], typer.Option(metavar="RULE", help="Evaluate only these rules (see `dpspec rules`). Repeatable.")
     ] = [],  # noqa: B006

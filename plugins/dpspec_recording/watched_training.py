@@ -137,6 +137,12 @@ class WatchedTraining:
         self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
         self.guarded(lambda: self._attach(header, group, part, secret))
 
+    @property
+    def steps(self) -> int:
+        """The number of recorded steps, those that wait for the folder included."""
+        writer = self.writer or self.ended or self._failed
+        return 0 if writer is None else writer.steps + len(self._waiting)
+
     def _attach(self, header: Header, group: Group | None, part: int, secret: str) -> None:
         """Attach the observers."""
         training_parts, inner = self._parts, self._inner
