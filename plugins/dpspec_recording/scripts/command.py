@@ -16,8 +16,9 @@ from dpspec.cli.handover import Handover
 from dpspec.errors import ExitCode, UsageError
 from dpspec_recording.commands import Accept, Adjacency, Assume, Delta, Epsilon, Public
 from dpspec_recording.folder.place import numbered
+from dpspec_recording.notices import say
 from dpspec_recording.scripts.program import Program
-from dpspec_recording.scripts.session import Session, say, start
+from dpspec_recording.scripts.session import Session, start
 
 record = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -114,7 +115,7 @@ def _check(
     codes = []
     for folder in session.folders:
         if len(session.folders) > 1:
-            say(f"check of {os.path.relpath(folder)}")
+            say(f"dpspec record: check of {os.path.relpath(folder)}")
         codes.append(subprocess.run([*command, str(folder), *claim], env=environment, check=False).returncode)
     if not codes or session.failures:
         codes.append(ExitCode.NOTHING_TO_RUN)

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import functools
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.errors import DpspecError
+from dpspec_recording.notices import say, use_lines
 from dpspec_recording.scripts.imported import Imported
 from dpspec_recording.scripts.patched_names import ITERATE, MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON
 
@@ -44,12 +44,6 @@ def start(folder: Path, *, whole: bool, summary: bool = True) -> Session:
     return _current[0]
 
 
-def say(text: str) -> None:
-    """Tell the user something, without a consequence for the script."""
-    with contextlib.suppress(Exception):
-        print(f"dpspec record: {text}", file=sys.stderr, flush=True)
-
-
 class Session:
     """Watches a script by the names of :mod:`dpspec_recording.scripts.patched_names`. Its faults never end the script.
 
@@ -70,6 +64,7 @@ class Session:
         self._undo = contextlib.ExitStack()
         self._imported = Imported({"torch": self._attach_torch, "opacus": self._attach_opacus})
         self._imported.start()
+        use_lines(True)
         atexit.register(self.end)
         Finalize(None, self.end, exitpriority=0)  # processes of multiprocessing end without atexit
 
@@ -158,9 +153,12 @@ class Session:
                 training.others_before = self._steps.since([], self._steps.now(), inner, training.tensors)
             try:
                 self._record(training, first=first)
-            except DpspecError as error:
-                training.failure = str(error)
-                say(f"a training is not recorded: {error}")
+            except Exception as error:
+                stated = isinstance(error, DpspecError)
+                training.failure = (
+                    str(error) if stated else f"an error of the recorder, {type(error).__name__}: {error}"
+                )
+                say(f"dpspec record: a training is not recorded: {training.failure}")
 
     def _record(self, training: PreparedTraining, *, first: bool) -> None:
         earlier = [other for other in training.before if other.has_begun and training.shares_model_with(other)]
@@ -206,7 +204,7 @@ class Session:
         try:
             yield
         except Exception as error:
-            say(f"an error of the recorder, {type(error).__name__}: {error}; the script continues")
+            say(f"dpspec record: an error of the recorder, {type(error).__name__}: {error}; the script continues")
 
     def end(self) -> None:
         """End all recordings, and leave no patched name."""
@@ -226,8 +224,9 @@ class Session:
         with self._guarded():
             self._undo.close()
         self._imported.stop()
+        use_lines(False)
         if self._summary:
-            say(self.summary())
+            say(f"dpspec record: {self.summary()}")
         self.after_end()
 
     def _note(self, training: PreparedTraining) -> None:
