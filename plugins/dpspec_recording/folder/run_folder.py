@@ -367,12 +367,12 @@ class RunFolder:
         """The last facts with a saved state, and the number of steps that they cover."""
         for state in reversed(self.states()):
             if state.facts is not None:
-                seen = SeenSteps()
+                observed = SeenSteps()
                 for step, _ in itertools.islice(self._public(), state.step):
                     if isinstance(step, PublicStep):
-                        seen.add(step)
+                        observed.add(step)
                 facts = read_facts(state.facts, str(self.path / STATES))
-                return state.step, with_lacking(facts, self.header, seen)
+                return state.step, with_lacking(facts, self.header, observed)
         return 0, None
 
     @property
@@ -451,7 +451,7 @@ class RunFolder:
         return facts, replace(files, reason=shortened(files.reason, 200))
 
     def _public(self) -> Iterator[tuple[PublicStep | Facts | Scored, bytes]]:
-        ended, scored, is_last, seen = False, False, False, SeenSteps()
+        ended, scored, is_last, observed = False, False, False, SeenSteps()
         if not (self.path / STEPS).exists():
             raise RecordingError(f"{self.path / STEPS}: missing: a recording has this file from its beginning")
         for frame in self._frames(STEPS):
@@ -476,7 +476,7 @@ class RunFolder:
                 facts, files = self._end(frame.payload, where)
                 if files is not None:
                     self._require_files(files)
-                yield with_lacking(read_facts(facts, where), self.header, seen), b""
+                yield with_lacking(read_facts(facts, where), self.header, observed), b""
                 continue
             if frame.kind != STEP:
                 raise RecordingError(f"{where}: of kind {frame.kind}, which this version does not know")
@@ -489,7 +489,7 @@ class RunFolder:
                 _require_sane(step)
             except ValueError as error:
                 raise RecordingError(f"{where}: {error}") from None
-            seen.add(step)
+            observed.add(step)
             yield step, digest
 
     def _frames(self, name: str) -> Iterator[Frame]:
