@@ -238,6 +238,8 @@ def test_the_headline_has_the_number(sound: Path, capsys: pytest.CaptureFixture[
     assert main(["check", str(sound), "--epsilon", "9", "-v"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert all(f"{one.name} {one.status} " in text for one in found.channels)
+    assert main(["check", str(sound), "--epsilon", "9", "-q"]) == 0
+    assert capsys.readouterr().out == "1 audit, 1 claim: all as expected\n"
 
 
 def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(recordings: Recordings) -> None:
