@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # importing typing takes longer than the rest of this mod
 if TYPE_CHECKING:
     from dpspec.contract.audit import Audit, Context, Outcome, Plan, Power, Trial
     from dpspec.contract.commands import Command
+    from dpspec.contract.comparisons import Comparison
     from dpspec.contract.events import HOOK_API, DpspecHooks, hookimpl, hookspec
     from dpspec.contract.findings import (
         PRIVACY_QUANTITIES,
@@ -68,6 +69,7 @@ _HOME = {
     "Check": "dpspec.contract.findings",
     "Claim": "dpspec.contract.spec",
     "Command": "dpspec.contract.commands",
+    "Comparison": "dpspec.contract.comparisons",
     "Context": "dpspec.contract.audit",
     "DataError": "dpspec.contract.providers",
     "DataSource": "dpspec.contract.providers",
@@ -147,6 +149,7 @@ __all__ = [
     "Check",
     "Claim",
     "Command",
+    "Comparison",
     "Context",
     "DataError",
     "DataSource",

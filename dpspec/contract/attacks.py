@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from dpspec.contract.findings import Facts
 from dpspec.contract.frozen import FrozenMap, Json
-from dpspec.contract.providers import Schema, TrainingJob, _nothing
+from dpspec.contract.providers import Schema, TrainingJob, no_keys
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +55,7 @@ class Canary:
     summary: str
     space: Space
     make: str
-    schema: Schema = field(default_factory=_nothing)
+    schema: Schema = field(default_factory=no_keys)
     reads_data: bool = False
     limit: str = ""
     trial_revision: int = 1
@@ -81,7 +81,7 @@ class Score:
     kind: str
     summary: str
     score: str
-    schema: Schema = field(default_factory=_nothing)
+    schema: Schema = field(default_factory=no_keys)
     learns: bool = False
     gradients: bool = False
     streamed_above: int | None = None

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Schema = Mapping[str, Json]
 
 
-def _nothing() -> Schema:
+def no_keys() -> Schema:
+    """The schema of a block without keys of its own."""
     return {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -34,8 +35,8 @@ class Schemas:
     """
 
     mechanism: Schema
-    threat_model: Schema = field(default_factory=_nothing)
-    audit: Schema = field(default_factory=_nothing)
+    threat_model: Schema = field(default_factory=no_keys)
+    audit: Schema = field(default_factory=no_keys)
     claims: Mapping[str, Schema] = field(default_factory=dict)
 
 
@@ -139,7 +140,7 @@ class Loss:
     kind: str
     summary: str
     function: str
-    schema: Schema = field(default_factory=_nothing)
+    schema: Schema = field(default_factory=no_keys)
     trial_revision: int = 1
     revision_only: bool = False
     targets: tuple[str, ...] = ("class", "real")

@@ -253,6 +253,23 @@ def inflate_one_hot(segments: Sequence[Segment], order: float) -> tuple[list[Seg
     return inflated, max(ratios)
 
 
+class RepairedBound(NamedTuple):
+    """Epsilon of the repaired theorem by the paper's conversion, and by a better one.
+
+    ``ratio``: the largest ratio of :func:`star_shape`, with which the bound is inflated.
+    """
+
+    best: BestEpsilon
+    improved: BestEpsilon
+    ratio: float
+
+
+@lru_cache(maxsize=64)
+def repaired_bound(segments: tuple[Segment, ...], delta: float) -> RepairedBound:
+    inflated, ratio = inflate_one_hot(segments, mixed_epsilon(segments, delta).order)
+    return RepairedBound(mixed_epsilon(inflated, delta), mixed_epsilon(inflated, delta, "improved"), ratio)
+
+
 def cut_moments(loss: float, width: float, cut: float) -> Moments:
     """The corrected lemma with any ``cut``, in noise scales; ``loss`` is epsilon_0, ``width`` is lambda tau."""
     if not (cut > 0.0 and 2.0 * cut + loss < width):

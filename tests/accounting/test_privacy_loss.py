@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.accounting_oracle import gaussian_epsilon, two_step_delta
 
 from dpspec.accounting import DIRECTIONS, Direction, Interval, Laplace, Mixture, PrivacyLoss, gaussian, refinement
-from dpspec_group.black_box import log_delta
+from dpspec_papers.group_conversions import log_delta
 
 PRESENT, ABSENT = "present-first", "absent-first"
 

@@ -146,7 +146,7 @@ def measure_bounds(prepared: Sequence[Prepared], catalog: Catalog) -> tuple[floa
         for audit in random.Random(0).sample(prepared, len(prepared)):
             if sum(seconds) > _MEASURED_SECONDS:
                 break
-            inputs = audit.audit.trial_inputs(audit.spec) if audit.spec.audit is not None else FrozenMap()
+            inputs = audit.trial_inputs() if audit.spec.audit is not None else FrozenMap()
             context = _WithoutRows(audit, catalog, inputs, device="cpu")
             began = time.process_time()
             try:
@@ -163,7 +163,7 @@ def _bound(prepared: Prepared, catalog: Catalog, cache: WorkerCache, *, plan: bo
     began, spec = time.monotonic(), prepared.spec
     try:
         context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
-        bounds = list(prepared.audit.bound(spec, context))
+        bounds, comparisons = prepared.compare(list(prepared.audit.bound(spec, context)))
         planned = prepared.plan() if plan else NO_TRIALS
         recording = None if prepared.recording is None else prepared.recording.read(spec, prepared.facts)
     except DataError as error:
@@ -173,7 +173,14 @@ def _bound(prepared: Prepared, catalog: Catalog, cache: WorkerCache, *, plan: bo
     except ArithmeticError as error:
         raise SpecError([out_of_range(error, spec)]) from error
     seconds = time.monotonic() - began
-    return AuditState(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
+    return AuditState(
+        prepared=prepared,
+        bounds=bounds,
+        comparisons=comparisons,
+        plan=planned,
+        seconds=seconds,
+        recording=recording,
+    )
 
 
 def conclude_all(

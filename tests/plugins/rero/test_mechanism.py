@@ -16,8 +16,8 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.testing import MechanismSuite, constant, decreasing, increasing
+from dpspec_papers.rero_approximations import gamma_from_epsilon_delta
 from dpspec_rero import ReroAudit, comparison, theory
-from dpspec_rero.approximations import gamma_from_epsilon_delta
 from dpspec_rero.options import Prior, Steps
 from dpspec_rero.theory import Leakage
 
