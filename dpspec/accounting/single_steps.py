@@ -113,7 +113,7 @@ class SingleSteps:
                 bound = min(bound, self._draws.log_upper(epsilon))
             largest_loss, infinite = loss_extremes(self._phases, side)
             if infinite.upper == 0.0 and largest_loss < math.inf:  # every outcome keeps a share e^-largest_loss
-                bound = min(bound, no_keys(epsilon - largest_loss) + _ROUNDING)
+                bound = min(bound, _nothing(epsilon - largest_loss) + _ROUNDING)
             largest = max(largest, bound)
         return min(0.0, largest)
 
@@ -355,7 +355,7 @@ class _Draws:
         return np.unique(np.rint(np.geomspace(1.0, last, 64)).astype(np.int64))
 
 
-def no_keys(epsilon: float) -> float:
+def _nothing(epsilon: float) -> float:
     """ln delta(``epsilon``) of two equal distributions."""
     return math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf
 

@@ -44,7 +44,7 @@ GROUP = dps.Comparison(
     mechanism="group",
     summary="Epsilon of groups by conversions of the guarantee of one record",
     compare="dpspec_papers.group:compare",
-    check="dpspec_papers.group:check",
+    check="dpspec_papers.refusals:check_group",
     schema=kit.block(
         None,
         baselines=kit.array(
@@ -67,7 +67,7 @@ RERO = dps.Comparison(
     mechanism="rero",
     summary="Reconstruction robustness by approximations, Renyi divergences, one epsilon and Monte Carlo",
     compare="dpspec_papers.rero:compare",
-    check="dpspec_papers.rero:check",
+    check="dpspec_papers.refusals:check_rero",
     schema=kit.block(
         None,
         baselines=kit.array(
@@ -95,7 +95,7 @@ MODELMIX = dps.Comparison(
     mechanism="modelmix",
     summary="ModelMix: formulas as printed, amplification, and the utility theorems",
     compare="dpspec_papers.modelmix:compare",
-    check="dpspec_papers.modelmix:check",
+    check="dpspec_papers.refusals:check_modelmix",
     schema=kit.block(None, utility=_UTILITY),
     assumptions=("dpspec_papers.modelmix",),
 )

@@ -5,28 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import dpspec.contract as dps
-from dpspec import kit
 from dpspec.kit import users
-from dpspec.sampling import scheme_of
 from dpspec_group import theory
 from dpspec_group.bounds import SIZE_SERIES, Accounted, directions_of, size_delta
 from dpspec_papers.extended_series import series_named, with_columns
 from dpspec_papers.group_conversions import converted_epsilons
-
-#: Conversions that need the privacy profile of one record.
-_CONVERSIONS = frozenset({"vadhan-literal", "vadhan-sharp"})
-
-
-def check(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    named = _CONVERSIONS & set(spec.mechanism.get("baselines", ()))
-    if not named:
-        return
-    is_replaced = spec.threat_model.adjacency == "replace-one"
-    for name, scheme in sorted({phase.sampling.scheme: scheme_of(phase) for phase in spec.phases}.items()):
-        of_scheme = scheme.replaced if is_replaced else scheme.theory
-        if of_scheme is not None and of_scheme.no_profile:
-            message = f"{' and '.join(sorted(named))} cannot be computed for {name} batches: {of_scheme.no_profile}"
-            yield kit.unsupported(message, ("mechanism", "baselines"), "remove them; linear is supported")
+from dpspec_papers.refusals import CONVERSIONS
 
 
 def compare(
@@ -51,7 +35,7 @@ def compare(
         else:
             pairs = theory.composed(accounted.phases, 1, accounted.records)
             columns[name] = converted_epsilons(pairs, sizes, delta, name)
-    conversions = [name for name in columns if name in _CONVERSIONS]
+    conversions = [name for name in columns if name in CONVERSIONS]
     if conversions:
         # Of the bounds; other baselines are marked in the legend.
         series = replace(series, rigor="theorem", source=f"{series.source}; Vadhan 2017, Lemma 2.2")

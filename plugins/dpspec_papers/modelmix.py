@@ -28,23 +28,6 @@ ASYMPTOTIC = (
 )
 
 
-def check(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    if "utility" not in spec.mechanism.options:
-        return
-    path, phase = ("mechanism", "utility"), spec.phases[0]
-    if facts.parameters is None:
-        yield dps.Diagnostic(code="no-model", message="the utility theorems need a model", path=path)
-    if not {"distance", "span", "tail"} & set(spec.mechanism["utility"]):
-        message = "mechanism.utility needs distance (Theorem 3.1), span (B.1 and 3.2) or tail (Lemma B.1)"
-        yield dps.Diagnostic(code="missing-key", message=message, path=path)
-    schedule = (spec.training.get("schedule") or {}).get("kind", "constant")
-    several = len(spec.phases) > 1 or schedule != "constant"
-    clipped = phase.noise != "gaussian" or PhaseOptions.of(phase).embedding is not None
-    if several or clipped or any(where[-1] != "threshold" for where, _ in unmet_conditions(spec)):
-        message = "the utility theorems cover SGD with one learning rate and threshold, l2 clipping and full mixing"
-        yield kit.unsupported(message, path)
-
-
 def compare(
     spec: dps.Spec, facts: dps.Facts, bounds: Sequence[dps.Finding | dps.Series]
 ) -> Iterator[dps.Finding | dps.Series]:

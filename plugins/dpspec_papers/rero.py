@@ -16,9 +16,6 @@ from dpspec_rero.findings import ASSUMPTIONS, GAMMA_SERIES, leakage_of, scope_of
 from dpspec_rero.options import noisy_steps, revealed_probability
 from dpspec_rero.theory import THEOREM, Leakage, pure_epsilon, with_revealed
 
-#: More draws than this would take hours.
-MAX_DRAWS = 4_000_000_000
-
 #: Methods whose errors are reported relative to the certified values.
 APPROXIMATE = ("clt", "clt-printed", "edgeworth", "monte-carlo")
 
@@ -36,18 +33,6 @@ _PRINTED = {"clt-printed": dps.Printed(refuted=True, reason=CLT_MISPRINT), "epsi
 
 #: Joint confidence of the Monte Carlo intervals, and the seed of the samples.
 _CONFIDENCE, _SEED = 0.95, 0
-
-
-def check(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    baselines, monte_carlo = spec.mechanism.get("baselines", ()), spec.mechanism.get("monte_carlo")
-    if "clt-printed" in baselines and any(phase.noise == "laplace" for phase in spec.phases):
-        path: dps.Path = ("mechanism", "baselines", baselines.index("clt-printed"))
-        yield kit.unsupported("clt-printed is for Gaussian noise only", path, "leave it out")
-    if monte_carlo is not None and int(monte_carlo["samples"]) * spec.steps > MAX_DRAWS:
-        samples = monte_carlo["samples"]
-        message = f"{samples} samples of {spec.steps} steps are above the limit of {MAX_DRAWS:.0e} draws"
-        help = "take fewer samples; the certified bound needs none"
-        yield kit.bad_value(message, ("mechanism", "monte_carlo", "samples"), help)
 
 
 def compare(
