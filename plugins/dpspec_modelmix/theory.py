@@ -25,7 +25,6 @@ from dpspec.accounting import (
     Floats,
     Interval,
     Laplace,
-    Mixture,
     PrivacyLoss,
     sampled_gaussian_integer_rdp,
 )
@@ -182,9 +181,7 @@ def plain_segment(segment: Segment, effect: float) -> Segment:
 def plain_epsilons(segments: Sequence[Segment], deltas: Sequence[float]) -> list[Interval]:
     """Epsilon of DP-SGD at each delta from its exact privacy loss with sampling; ``segments`` have no mixing."""
     if segments[0].noise == "gaussian":
-        return PrivacyLoss(tuple((Mixture.poisson(1, s.rate, 1.0 / s.effect), s.steps) for s in segments)).epsilons(
-            deltas
-        )
+        return PrivacyLoss.of_steps((1.0 / s.effect, s.rate, s.steps) for s in segments).epsilons(deltas)
     if max(s.laplace_loss for s in segments) > LARGEST_LOSS:
         total = math.fsum(s.steps * s.laplace_loss for s in segments)
         return [Interval(0.0, total).by("sum over steps")] * len(deltas)

@@ -122,6 +122,17 @@ def test_sampling_everything_has_the_closed_form_even_in_company() -> None:
     assert general.relative_width <= 1e-4
 
 
+def test_steps_of_a_history_are_poisson_samples_of_groups() -> None:
+    history = [(1.0, 0.1, 3), (2.0, 1.0, 2), (1.0, 0.1, 1)]
+    loss = PrivacyLoss.of_steps(history, group_size=2, direction="remove")
+    phases = [(Mixture.poisson(2, 0.1, 1.0).key, 4), (Mixture.poisson(2, 1.0, 2.0).key, 2)]
+    assert [(pair.key, steps) for pair, steps in loss.phases] == phases
+    assert loss.direction == "present-first"
+    # Two members in all of four batches, noise 2: mu = 2 sqrt(4) / 2.
+    full = PrivacyLoss.of_steps([(2.0, 1.0, 4)], group_size=2).epsilon(1e-5)
+    assert full.lower <= gaussian_epsilon(2.0, 1e-5, full.upper) <= full.upper
+
+
 def test_a_large_delta_needs_no_epsilon() -> None:
     loss = composed(Mixture.poisson(1, 0.01, 1.0), 2000)
     variation = loss.delta(0.0)
