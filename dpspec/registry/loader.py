@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, get_args
 import pluggy
 from packaging.utils import canonicalize_name
 
-from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter
+from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter, TrialProvider
 from dpspec.contract.attacks import AttackMethod, Canary, EvidenceTest, Score, Statistic
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.commands import OWN_COMMANDS, Command
@@ -88,9 +88,10 @@ def problems(provider: Any, family: Family) -> list[str]:
 
 
 def _problems(provider: Any, family: Family) -> Iterator[str]:
-    revision = getattr(provider, "trial_revision", 1)
-    if type(revision) is not int or revision < 1:
-        yield f"trial_revision must be an integer of at least 1, got {revision!r}"
+    if isinstance(provider, TrialProvider):
+        revision = provider.trial_revision
+        if type(revision) is not int or revision < 1:
+            yield f"trial_revision must be an integer of at least 1, got {revision!r}"
     references = {name: getattr(provider, name) for name in (family.code, *family.optional)}
     if isinstance(provider, Backend) and not isinstance(provider.constants, Assumption):
         references["constants"] = provider.constants
