@@ -27,8 +27,8 @@ from dpspec.engine.preparing.diagnostics import out_of_range
 from dpspec.engine.preparing.model import weights_path
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import TrialKeys, code_in, differences
+from dpspec.engine.remedies import proves
 from dpspec.engine.running.conclude import conclude, planned_tests, stopped_plan
-from dpspec.engine.running.remedies import proves
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.stored_trials import AuditState, environment
 from dpspec.engine.storage.trial_store import Store, StoredTrial
