@@ -1,5 +1,21 @@
 """The plugin API: values and interfaces, without logic and without importing numpy, scipy or torch.
 
+An audit yields findings, each a number with its scope and its proof:
+
+>>> import dpspec.contract as dps
+>>> bound = dps.Finding(
+...     quantity="epsilon",
+...     value=2.5,
+...     bound="upper",
+...     rigor="theorem",
+...     at=dps.FrozenMap({"delta": 1e-5}),
+...     scope=dps.Scope(access="all-iterates", adversary="gradient"),
+...     method="zCDP",
+...     source="Bun & Steinke 2016, Proposition 1.3",
+... )
+>>> bound.at["delta"], bound.scope.adjacency, bound.scope.pipeline
+(1e-05, 'add-remove', 'declared')
+
 Names are imported on first use: a command builds only the names that it uses.
 """
 

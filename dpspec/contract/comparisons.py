@@ -1,4 +1,4 @@
-"""Comparisons: published formulas and baselines beside the bounds of a mechanism, by the hook ``dpspec_comparisons``.
+"""Comparisons: published formulas alongside the bounds of a mechanism, by the hook ``dpspec_comparisons``.
 
 A comparison decides no verdict. The judge never receives its findings, and trials never receive its keys. It can thus
 state a formula that is wrong as printed, an approximation or a looser bound.
@@ -19,7 +19,7 @@ __all__ = ["Compare", "Comparison"]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Published formulas and baselines beside the bounds of a mechanism.
+    """Published formulas and baselines alongside the bounds of a mechanism.
 
     Attributes:
         name: Lower-case letters, digits and hyphens.
@@ -27,7 +27,7 @@ class Comparison:
         summary: The compared formulas, for ``dpspec plugins``.
         compare: Names a function of type :class:`Compare`.
         check: Names a function ``(spec, facts) -> Iterable[Diagnostic]`` of errors that the schema cannot express.
-        schema: Keys that it adds to the mechanism block. They are no input of trials.
+        schema: Keys that it adds to the mechanism block. Trials do not receive them.
         assumptions: Modules whose top-level assumptions ``dpspec explain`` prints.
     """
 
@@ -44,7 +44,7 @@ class Compare(Protocol):
     """The code of a comparison."""
 
     def __call__(self, spec: Spec, facts: Facts, bounds: Sequence[Finding | Series]) -> Iterable[Finding | Series]:
-        """Findings and series to show beside the mechanism's ``bounds``. It reads no rows.
+        """Findings and series to show alongside the mechanism's ``bounds``. It reads no rows.
 
         A series with the name of one of ``bounds`` replaces it, and keeps its columns.
         """

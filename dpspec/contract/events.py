@@ -154,7 +154,7 @@ class DpspecHooks:
 
     @hookspec
     def dpspec_comparisons(self) -> Iterable[Comparison]:  # type: ignore[empty-body]
-        """Published formulas and baselines beside the bounds of a mechanism, which decide no verdict."""
+        """Published formulas and baselines alongside the bounds of a mechanism, which decide no verdict."""
 
     @hookspec
     def dpspec_rules(self) -> Iterable[Rule]:  # type: ignore[empty-body]

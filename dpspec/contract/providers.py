@@ -19,7 +19,7 @@ Schema = Mapping[str, Json]
 
 
 def no_keys() -> Schema:
-    """The schema of a block without keys of its own."""
+    """The schema of a block without keys."""
     return {"type": "object", "properties": {}, "additionalProperties": False}
 
 

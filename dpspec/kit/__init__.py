@@ -1,8 +1,11 @@
 """Building blocks of mechanism plugins.
 
 >>> from dpspec import kit
->>> kit.number("Scale of the noise.", above=0)["exclusiveMinimum"]
-0
+>>> scale = kit.number("Scale of the noise.", above=0)  # a key of the mechanism block
+>>> scale["exclusiveMinimum"], scale["description"]
+(0, 'Scale of the noise.')
+>>> kit.chunks(5, together=2)  # trials that run together
+((0, 1), (2, 3), (4,))
 
 :class:`SimpleMechanism` audits with an upper bound on epsilon, :class:`AttackedMechanism` also with an attack on real
 releases. The functions support mechanisms with a custom ``Audit``, and :mod:`dpspec.kit.scores_elsewhere` scores

@@ -1,4 +1,4 @@
-"""Printed formulas and baselines of the five papers, beside the bounds of their mechanisms.
+"""Printed formulas and baselines of the five papers, alongside the bounds of their mechanisms.
 
 None supports a verdict. Formulas that are wrong as printed are listed in ``docs/explanation/papers.md``.
 """
@@ -110,7 +110,7 @@ PER_INSTANCE = dps.Comparison(
 PREPROCESSING = dps.Comparison(
     name="hu-tables",
     mechanism="preprocessing",
-    summary="Pre-processing: Tables 1 and 2 and Theorem 2 as printed, beside the repaired bounds",
+    summary="Pre-processing: Tables 1 and 2 and Theorem 2 as printed, alongside the repaired bounds",
     compare="dpspec_papers.preprocessing:compare",
     schema=kit.block(None, table=_TABLE),
 )

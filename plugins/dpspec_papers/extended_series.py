@@ -19,7 +19,7 @@ def with_columns(
     upper: Iterable[str] = (),
     lower: Iterable[str] = (),
 ) -> dps.Series:
-    """The series with further columns, of which ``lines`` are drawn, and ``upper`` and ``lower`` are bounds."""
+    """The series with further columns, ``lines`` are drawn; ``upper`` and ``lower`` are bounds."""
     added = kit.series(
         series.name, series.title, columns, rigor=series.rigor, source=series.source, upper=upper, lower=lower
     )

@@ -1,4 +1,4 @@
-"""Epsilon by group size by conversions of one record's guarantee, beside the bound of groups (Ganesh 2024)."""
+"""Epsilon by group size by conversions of one record's guarantee, alongside the bound of groups (Ganesh 2024)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -45,9 +45,9 @@ def compare(
 def _epsilon_of_one(accounted: Accounted, series: dps.Series, sizes: Sequence[int], delta: float) -> float:
     """Epsilon of one record: of the series, if it has the size, or computed."""
     phases, adjacency = accounted.phases, accounted.spec.threat_model.adjacency
-    known = dict(zip(sizes, series.columns["epsilon"], strict=True)).get(1)
-    if known:
-        return float(known)
+    listed = dict(zip(sizes, series.columns["epsilon"], strict=True)).get(1)
+    if listed:
+        return float(listed)
     if theory.uncovered(phases, [adjacency]):
         return math.inf
     _, whole = directions_of(accounted.spec)

@@ -198,7 +198,7 @@ def compared(
 def comparisons(
     spec: dps.Spec, segments: Sequence[Segment], delta: float, assumptions: tuple[dps.Assumption, ...]
 ) -> Iterator[dps.Finding]:
-    """Values for comparison; ``assumptions`` exclude that of the one-hot gradient."""
+    """Values for comparison; ``assumptions`` are without ``one-hot-worst``."""
     laplace = segments[0].noise == "laplace"
     if laplace:
         steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
@@ -436,8 +436,8 @@ def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts
     enforcement, share = ("literal", 4.0) if mixing.literal else ("exact", 12.0)
     yield _upper("excess-risk", risk(share), f"Theorem 3.1, {enforcement} enforcement", (_SMOOTH, _CONVEX, _MOVED))
     if mixing.literal:
-        why = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
-        yield compared("excess-risk", risk(12.0), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=why)
+        misprint = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
+        yield compared("excess-risk", risk(12.0), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=misprint)
 
 
 def _non_convex(
@@ -462,14 +462,14 @@ def _non_convex(
     tail = _TAIL
     if "tail" in declared:
         tail = replace(_TAIL, status="declared" if covered else "false")
-    why = "a factor 1 / q is dropped, and Theorem 3.2 drops a root as well"
+    misprint = "a factor 1 / q is dropped, and Theorem 3.2 drops a root as well"
     for name, theorem, assumed, values in (
         ("mean-gradient-without-mixing", "Theorem B.1", (), (case.dpsgd(), case.dpsgd(printed=True))),
         ("mean-gradient", "Theorem 3.2", (_MOVED,), (case.modelmix(moved), case.modelmix(moved, printed=True))),
     ):
         method = f"{theorem}, mean of min(9/20 |grad|^2, c/20 |grad|) at the learning rate it chooses"
         yield _upper(name, values[0], f"{method}, derived constants", (_SMOOTH, tail, *assumed))
-        yield compared(name, values[1], method, f"{_SOURCE}, as printed", refuted=why)
+        yield compared(name, values[1], method, f"{_SOURCE}, as printed", refuted=misprint)
 
 
 def _upper(quantity: str, value: float, method: str, assumptions: tuple[dps.Assumption, ...]) -> dps.Finding:

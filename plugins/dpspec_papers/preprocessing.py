@@ -208,7 +208,7 @@ _series = partial(kit.series, rigor="approximate")
 def compare(
     spec: dps.Spec, facts: dps.Facts, bounds: Sequence[dps.Finding | dps.Series]
 ) -> Iterator[dps.Finding | dps.Series]:
-    """Epsilon and divergence by each accounting method, and Table 2 of the paper if the spec asks for it."""
+    """Epsilon and divergence by each accounting method, and Table 2 of the paper if the spec requests it."""
     pipeline = Declaration.of(spec.mechanism.options).pipeline(facts.records, facts.features)
     yield accounting_series(spec, pipeline)
     yield divergence_series(spec, pipeline)

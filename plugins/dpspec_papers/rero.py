@@ -1,4 +1,4 @@
-"""gamma by every requested method and by Monte Carlo, beside the certified bound (Kaissis et al. 2023)."""
+"""gamma by every requested method and by Monte Carlo, alongside the certified bound (Kaissis et al. 2023)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Comparisons of an audit: published formulas and baselines beside its bounds, which decide no verdict."""
+"""Comparisons of an audit: published formulas and baselines alongside its bounds, which decide no verdict."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,10 +58,10 @@ def _add(series: Series, bounds: list[Finding | Series], offered: Offered) -> No
     """Append a series, or replace the one of the same name."""
     if is_profile(series):  # the points of profiles are bounds
         raise misbehaved(offered, f"its series {series.name!r} is a privacy profile, which only the mechanism states")
-    for place, bound in enumerate(bounds):
+    for position, bound in enumerate(bounds):
         if isinstance(bound, Series) and bound.name == series.name:
             if changed := [name for name, values in bound.columns.items() if series.columns.get(name) != values]:
                 raise misbehaved(offered, f"it changes the column {changed[0]!r} of the series {series.name!r}")
-            bounds[place] = series
+            bounds[position] = series
             return
     bounds.append(series)
