@@ -60,7 +60,7 @@ loaded = load_specs([example], catalog, json.loads(sys.argv[4]))
 if not loaded.specs:
     sys.exit("the example is an invalid spec there: " + "; ".join(d.message for d in loaded.diagnostics))
 store = Store(example.with_name(f"store-after-{DAYS}-days"))
-result = run(loaded.specs, catalog, store=store, options=RunOptions(device="cpu", remedy_seconds=0.0))
+result = run(loaded.specs, catalog, store=store, options=RunOptions(device="cpu"))
 example.with_name(f"after-{DAYS}-days.json").write_text(json.dumps(parts(result)))
 """
 

@@ -22,7 +22,7 @@ from dpspec.accounting.composition import (
     split_rare_steps,
 )
 from dpspec.accounting.grid import Atoms
-from dpspec_group.black_box import log_delta
+from dpspec_papers.group_conversions import log_delta
 
 
 def atoms(masses: list[float], lowest: float = -0.3, spacing: float = 0.1, infinity: float = 0.0) -> Atoms:

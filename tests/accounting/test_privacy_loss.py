@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.accounting_oracle import gaussian_epsilon, two_step_delta
 
 from dpspec.accounting import DIRECTIONS, Direction, Interval, Laplace, Mixture, PrivacyLoss, gaussian, refinement
-from dpspec_group.black_box import log_delta
+from dpspec_papers.group_conversions import log_delta
 
 PRESENT, ABSENT = "present-first", "absent-first"
 
@@ -120,6 +120,17 @@ def test_sampling_everything_has_the_closed_form_even_in_company() -> None:
     general = PrivacyLoss((steps[0], (nearly, 9)), PRESENT).epsilon(1e-7)
     assert holds(general, float(gaussian.epsilon(1e-7, mu)), 1e-8)
     assert general.relative_width <= 1e-4
+
+
+def test_steps_of_a_history_are_poisson_samples_of_groups() -> None:
+    history = [(1.0, 0.1, 3), (2.0, 1.0, 2), (1.0, 0.1, 1)]
+    loss = PrivacyLoss.of_steps(history, group_size=2, direction="remove")
+    phases = [(Mixture.poisson(2, 0.1, 1.0).key, 4), (Mixture.poisson(2, 1.0, 2.0).key, 2)]
+    assert [(pair.key, steps) for pair, steps in loss.phases] == phases
+    assert loss.direction == "present-first"
+    # Two members in all of four batches, noise 2: mu = 2 sqrt(4) / 2.
+    full = PrivacyLoss.of_steps([(2.0, 1.0, 4)], group_size=2).epsilon(1e-5)
+    assert full.lower <= gaussian_epsilon(2.0, 1e-5, full.upper) <= full.upper
 
 
 def test_a_large_delta_needs_no_epsilon() -> None:

@@ -112,7 +112,7 @@ def audited(folder: Path, store: Path, path: str | None = "w.safetensors", **opt
 
 def key(folder: Path, path: str | None) -> str:
     made = prepare(spec(folder, path), CATALOG)
-    inputs = made.audit.trial_inputs(made.spec)
+    inputs = made.trial_inputs()
     return TrialKeys(inputs, made.facts, made.revisions, code_in(made.makers)).of((0,), 0)
 
 

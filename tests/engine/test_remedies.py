@@ -10,7 +10,7 @@ from scipy import optimize, special
 
 import dpspec
 from dpspec.contract.results import AuditResult, Remedy
-from dpspec.engine.running import remedies as module
+from dpspec.engine import remedies as module
 from dpspec.engine.verify import verify
 from dpspec.errors import UsageError
 from dpspec.registry.loader import load_catalog

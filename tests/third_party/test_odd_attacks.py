@@ -54,7 +54,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         assert loaded.ok, loaded.diagnostics
         prepared = prepare(loaded.specs[0], catalog)
         assert not [d for d in prepared.diagnostics if d.severity == "error"], prepared.diagnostics
-        return RunContext(prepared, catalog, prepared.audit.trial_inputs(prepared.spec), device="cpu")
+        return RunContext(prepared, catalog, prepared.trial_inputs(), device="cpu")
 
     yield context
     sys.modules.pop("odd_attack", None)
@@ -114,7 +114,7 @@ def test_a_score_is_given_its_own_options_and_only_one_that_has_some_has_a_block
     changed = replace(catalog, scores={**catalog.scores, "odd": keyed})
     for where, asked in ((place, 3), (place.parent / "odd.yaml", 8)):
         prepared = prepare(load_specs([where], changed).specs[0], changed)
-        inputs = prepared.audit.trial_inputs(prepared.spec)
+        inputs = prepared.trial_inputs()
         assert inputs["audit"]["scoring"] == {"points": asked}
         context = RunContext(prepared, changed, inputs, device="cpu")
         list(context.prepared.audit.trials(context.inputs, context, context.prepared.plan().chunks[0]))

@@ -29,10 +29,12 @@ class Concluded:
 
     Tests of a fixed number of trials wait for the last of ``needed``. ``tests`` is the maximum number of privacy tests
     of all trials, one for each attack of the plan and each claim, which count as made while trials are missing.
+    ``comparisons`` are the ``findings`` that decide no verdict.
     """
 
     spec: Spec
     findings: tuple[Finding, ...] = ()
+    comparisons: tuple[Finding, ...] = ()
     series: tuple[Series, ...] = ()
     checks: tuple[Check, ...] = ()
     evidence: tuple[Evidence, ...] = ()
@@ -46,6 +48,11 @@ class Concluded:
     @property
     def incomplete(self) -> bool:
         return self.trials < self.needed
+
+    @property
+    def judged_findings(self) -> tuple[Finding, ...]:
+        """All findings except comparisons."""
+        return tuple(finding for finding in self.findings if finding not in self.comparisons)
 
     @property
     def judged_evidence(self) -> tuple[Evidence, ...]:

@@ -146,7 +146,7 @@ def train_with(spec: Spec, change: Callable[[TrainingJob], TrainingJob], update:
             native.train_with(job, parts if update is None else replace(parts, update=update))
 
     prepared = prepare(spec, load_catalog())
-    inputs = prepared.audit.trial_inputs(spec)
+    inputs = prepared.trial_inputs()
     context = RunContext(prepared, load_catalog(), inputs, device="cpu")
     context.__dict__["trainer"] = Broken()
     return list(prepared.audit.trials(inputs, context, [0]))

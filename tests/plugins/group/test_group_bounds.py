@@ -21,6 +21,7 @@ from support.specs import ON_CPU
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, composed_rdp, gaussian
 from dpspec.contract import Claim, Finding, Series
+from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
@@ -100,7 +101,8 @@ def test_baselines_are_no_part_of_a_trial() -> None:
     figure, noise = PAPERS / "ganesh-figure-1.yaml", "mechanism.noise_multiplier=1.0"
     plain, other = spec_at(figure, noise), spec_at(figure, noise, "mechanism.baselines=[]")
     assert plain.digest != other.digest
-    assert GroupAudit().trial_inputs(plain) == GroupAudit().trial_inputs(other)
+    catalog = load_catalog()
+    assert prepare(plain, catalog).trial_inputs() == prepare(other, catalog).trial_inputs()
 
 
 # --- delta against epsilon

@@ -57,7 +57,7 @@ def spec(**blocks: Any):
 
 def weights(one: Any) -> dict[str, torch.Tensor]:
     made = prepare(one, CATALOG)
-    context = RunContext(made, CATALOG, made.audit.trial_inputs(made.spec), device="cpu")
+    context = RunContext(made, CATALOG, made.trial_inputs(), device="cpu")
     return context.model.build(context.seed(0, "model")).state_dict()
 
 
@@ -98,7 +98,7 @@ def test_weights_follow_from_the_records_alone() -> None:
 
 def test_they_are_part_of_what_a_trial_is() -> None:
     chosen, drawn = (prepare(one, CATALOG) for one in (spec(), spec(model={"kind": "linear"})))
-    assert chosen.audit.trial_inputs(chosen.spec) != drawn.audit.trial_inputs(drawn.spec)
+    assert chosen.trial_inputs() != drawn.trial_inputs()
     assert chosen.facts.initial_weights is None
 
 

@@ -252,7 +252,7 @@ def trial_of(folder: Path, watch: Watch, overrides: tuple[str, ...] = (), *, kep
     folder.mkdir(exist_ok=True)
     spec = spec_of(folder, "mechanism.steps=12", *overrides)
     prepared = prepare(spec, load_catalog())
-    inputs = prepared.audit.trial_inputs(spec)
+    inputs = prepared.trial_inputs()
 
     class Context(RunContext):
         def resumable(self, index: int) -> Resumable | None:

@@ -22,11 +22,11 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.testing import MechanismSuite, increasing
+from dpspec_papers.preprocessing import epsilon_by
 from dpspec_preprocessing.attack import check_trials
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.private import GRADIENT, QUERIES, Private, PrivateMechanism, repaired_divergence
-from dpspec_preprocessing.tables import epsilon_by
 
 SPECS = Path(__file__).parents[3] / "specs"
 

@@ -10,11 +10,11 @@ import torch
 from support.preprocessing_steps import count_in_balls
 
 from dpspec.contract import DataError, FrozenMap
+from dpspec_papers.preprocessing import pca_printed
 from dpspec_preprocessing import sensitivity, steps
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.sensitivity import read_step
 from dpspec_preprocessing.steps import Products, Tree
-from dpspec_preprocessing.tables import pca_printed
 
 Rows = npt.NDArray[np.float64]
 
