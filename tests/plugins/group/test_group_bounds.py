@@ -71,6 +71,7 @@ def test_figure_1_at_noise_1(tmp_path: Path) -> None:
     assert series.rigor == "theorem"  # the baselines of Vadhan; without them the bounds are certified
 
 
+@pytest.mark.ci
 def test_figure_2_at_noise_2(tmp_path: Path) -> None:
     series = table(
         PAPERS / "ganesh-figure-2.yaml",
@@ -111,6 +112,7 @@ def rows(series: Series) -> list[tuple[int, float, float, float]]:
     return list(zip(*(series.columns[name] for name in names), strict=True))
 
 
+@pytest.mark.ci
 def test_epsilon_falls_with_delta_and_rises_with_the_group(tmp_path: Path) -> None:
     found = rows(profile(tmp_path))
     by_size = {size: list(group) for size, group in itertools.groupby(found, key=lambda row: row[0])}

@@ -142,12 +142,13 @@ class WrongRate(Correlated):
         super().train(replace(job, phases=[options.replace(participation=wrong)]))  # type: ignore[attr-defined]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("scheme", ["cyclic", "cyclic-poisson", "random-allocation", "balls-in-bins"])
 def test_records_outside_their_steps_are_counted(scheme: str) -> None:
     assert checks(block(scheme), WrongPlaces())["sampling places"] == 0.0
 
 
+@pytest.mark.ci
 def test_another_rate_deviates() -> None:
     outcome = checks(block("cyclic-poisson"), WrongRate())
     assert outcome["sampling places"] == 1.0

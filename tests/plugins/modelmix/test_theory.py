@@ -292,6 +292,7 @@ def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
     assert audit.conformance.status == "no-deviation-found"
 
 
+@pytest.mark.ci
 def test_what_laplace_noise_loses_falls_back_to_plain_noise(tmp_path: Path) -> None:
     audit = audit_of(tmp_path, "mechanism.mixing={threshold: 2.0, weights: shared}", "claims.mixed.expect=open")
     methods = {f.method for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon"}

@@ -86,6 +86,7 @@ def test_other_counts_and_clip_norms_deviate(method, change, test, tmp_path):
     assert any(name.startswith(test) for name in found.rejected)
 
 
+@pytest.mark.ci
 def test_a_changed_constant_of_the_adaptation_leaves_the_claim_open(tmp_path: Path) -> None:
     def script(training: Training) -> None:
         training.train()

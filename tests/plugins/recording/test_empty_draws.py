@@ -62,6 +62,7 @@ def test_the_option_leaves_no_bound_although_no_batch_was_empty(made: dict[str, 
     assert "rand_on_empty=True" in " ".join(found.cautions)
 
 
+@pytest.mark.ci
 def test_empty_batches_that_hardly_occur_are_charged_to_delta(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", Filled())
     assert found.verdict == "proved"

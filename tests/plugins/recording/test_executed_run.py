@@ -215,6 +215,7 @@ def test_what_a_recording_does_not_show_is_refused(was, becomes, words, place, c
     assert "missing-capability" not in out  # its help would contradict the first error
 
 
+@pytest.mark.ci
 def test_specs_and_differences_of_recorded_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "specs").mkdir()
     assert main(["new", "spec", "made", "--from", "run", "--in", "specs"]) == 0
@@ -229,7 +230,7 @@ def test_specs_and_differences_of_recorded_runs(place: Path, capsys: pytest.Capt
     assert main(["run", "specs/made.yaml", "--bounds-only", "--report", "json=third.json"]) == 1
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("noises", [(1.0,), (2.0, 1.0, 1.5)])
 def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -252,7 +253,7 @@ def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, mon
     assert cost <= verdict["claimed"] <= cost * 1.001
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("made", "words"),
     [
@@ -274,6 +275,7 @@ def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):
     assert "remove --mechanism" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(recordings, tmp_path, monkeypatch):
     """Single contributions are not observed, so a proof needs the user's assumption that they are clipped."""
     monkeypatch.chdir(tmp_path)

@@ -187,6 +187,7 @@ class BagTraining(opacus_training.PrivateTraining):
         return check_run(self.folder, Question(delta=1e-5, epsilon=100.0))
 
 
+@pytest.mark.ci
 def test_ghost_clipping_of_a_named_layer_is_open(tmp_path: Path) -> None:
     run = BagTraining(tmp_path / "run", "ghost").checked()
     assert run.status == ("open", "no-deviation-found")
