@@ -57,6 +57,7 @@ def test_no_gradients_leak_more(n: int, cap: int, rate: float, sigma: float, see
             assert delta <= math.exp(log_delta) * 1.002 + 1e-6, (others, side, epsilon)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["random", "one", "two"])
 def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
     """Others on the circle: random, all the same, or of the same and the opposite gradient; at every angle."""
@@ -100,7 +101,7 @@ def test_batches_of_one_record_attain_the_profile(n: int, rate: float, sigma: fl
         assert exact <= upper <= 1.01 * exact
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("n", "cap", "rate", "sigma"), [(40, 9, 0.2, 1.0), (7, 3, 0.5, 0.6), (300, 90, 0.25, 3.0), (50, 20, 0.9, 20.0)]

@@ -204,6 +204,7 @@ def test_stated_noise_of_the_log_ratio() -> None:
     assert worst < upper.shift
 
 
+@pytest.mark.ci
 def test_mixture_mass_within_its_stated_error() -> None:
     pair = Mixture.poisson(30, 0.05, 1.3)
     low = np.linspace(-6.0, 25.0, 60)

@@ -210,7 +210,7 @@ def rejected_noise(found: CheckedRun) -> list[str]:
     return [one.test for one in found.checks if one.assumption in names and one.p_value * len(found.checks) <= 1e-6]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_plain_loop_with_other_noise_deviates(attack: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
@@ -498,6 +498,7 @@ def recorded_squares(squares: Any, numbers: int) -> Any:
     return types.SimpleNamespace(scaled_squares=squares, header=header, sums_type="")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("rank", [16, pytest.param(64, marks=pytest.mark.ci), None])
 def test_noise_of_low_rank_leaves_the_claim_open(tmp_path: Path, rank: int | None) -> None:
     """Its squared length varies 9 or 3 times as much as that of independent values; each value looks normal."""
