@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-
 _FOLDER = Path(__file__).parent
 
 
