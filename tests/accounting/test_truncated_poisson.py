@@ -149,7 +149,7 @@ def test_displaced_records_leak_more_than_poisson_batches_do() -> None:
     assert found > math.exp(Mixture.poisson(1, 0.97, 1.0).log_delta_bounds(1.0, "present-first")[1]) + 0.1
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("epsilon", [-0.1, 0.0, 0.7, 2.5])
 def test_the_revealed_pair_is_the_weighted_sum_of_its_cases(direction: Direction, epsilon: float) -> None:

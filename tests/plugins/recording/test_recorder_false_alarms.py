@@ -288,7 +288,7 @@ def test_an_exception_that_ends_the_block_leaves_the_claim_open(tmp_path: Path) 
 # Custom constants.
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("rate", "divisor", "stated", "verdict"),
     [

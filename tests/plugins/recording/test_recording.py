@@ -136,6 +136,7 @@ def test_who_was_drawn_is_who_the_sampler_drew(trained):
     assert max(len(set(kept.members.tolist())) - len(kept.members) for kept in internal) == 0
 
 
+@pytest.mark.ci
 def test_adaptive_clipping_shows_the_noise_that_it_really_adds(trained):
     header, public, *_ = steps_of(trained("adaptive")[0])
     adjusted = (1.1**-2 - 6.0**-2) ** -0.5
@@ -155,6 +156,7 @@ def test_ghost_clipping_has_counts_and_norms(trained):
     assert all(kept.sum_norm <= step.rows for step, kept in zip(public, internal, strict=True))
 
 
+@pytest.mark.ci
 def test_empty_batches_are_steps(trained):
     _, public, internal, _ = steps_of(trained("empty-batches")[0])
     empty = [(step, kept) for step, kept in zip(public, internal, strict=True) if step.rows == 0]

@@ -579,6 +579,7 @@ def test_a_caution_fails_the_check_until_it_is_accepted(tmp_path):
     assert 0.0 < epsilons[0] < epsilons[-1]
 
 
+@pytest.mark.ci
 def test_an_own_loop_costs_what_its_measured_noise_supports(tmp_path):
     with torch.random.fork_rng():
         own_loop(tmp_path / "sound", seed=SECRET)

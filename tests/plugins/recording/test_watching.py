@@ -117,6 +117,7 @@ def test_the_rate_of_a_step_is_that_of_its_draw(tmp_path: Path) -> None:
     assert (once.verdict, again.verdict) == ("proved", "open")
 
 
+@pytest.mark.ci
 def test_rates_of_single_records_end_the_recording(tmp_path: Path) -> None:
     training, rates = Training().build(), torch.full((300,), 0.1)
     rates[7] = 2.0
