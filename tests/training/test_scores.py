@@ -69,6 +69,7 @@ def test_noise_scale_from_outside(make_job, sampling):
     assert float(absent) == pytest.approx(0.0, abs=5 * deviation)
 
 
+@pytest.mark.ci
 def test_phases_are_measured_each_in_its_own_units(make_job):
     quiet, loud = phase_of("full", 40, 0.0), phase_of("full", 40, 4.0, 0.1)
     seen, *_ = audited(make_job(phases=(quiet, loud)), SignBlocks(63, 3, seed=0))

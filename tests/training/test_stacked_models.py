@@ -105,6 +105,7 @@ def watched(make_job, runs, **changes):
     return [replace(job, observers=(w,)) for job, w in zip(jobs, watchers, strict=True)], watchers
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("trainer", "clip_norm"), [(NativeTrainer(), 0.3), (InTurn(), 50.0)])
 def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
     jobs, alone = watched(make_job, 4, clip_norm=clip_norm)
