@@ -82,6 +82,7 @@ def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
             assert delta <= math.exp(pair.log_delta_bounds(epsilon, "present-first")[1]) * 1.005 + 1e-6
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("n", "rate", "sigma"), [(4, 0.38, 0.5), (1, 0.36, 0.5), (2, 0.33, 1.0)])
 def test_batches_of_one_record_attain_the_profile(n: int, rate: float, sigma: float) -> None:
     """All others opposed to the record, by mpmath: never above the bound, and at most 1 % below."""

@@ -143,6 +143,7 @@ def test_normal_mass_of_unbounded_and_empty_intervals() -> None:
     assert np.all(np.isfinite(errors))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("spacing", [3e-5, 2e-3, 0.1])
 def test_cells_hold_the_exact_masses(spacing: float, direction: str) -> None:

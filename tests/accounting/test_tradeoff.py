@@ -175,6 +175,7 @@ def regret_by_brute_force(strong: TradeOff, weak: TradeOff) -> float:
     return high
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", CURVES)
 def test_gdp_of_every_curve(name: str) -> None:
     curve = CURVES[name]

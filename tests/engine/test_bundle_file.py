@@ -170,6 +170,7 @@ def test_a_truncated_bundle_keeps_the_records_before_its_end(location: str, cut:
     assert is_intact(Store(location).get_all(KEYS), set(found))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "stop", ["write_bundle", "read_bundle", "commit_bundle", "remove"], ids=lambda where: f"in {where}"
 )

@@ -146,6 +146,7 @@ def test_a_cap_that_never_or_always_binds_has_the_epsilon_of_poisson_or_fixed_ba
         read_history(truncated(50, 0.2, 5, 1.0), "zero-out")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("cap", [30])
 def test_a_truncated_sample_costs_no_more_than_dp_accounting_says_and_no_less_than_its_pair(cap: int) -> None:
     dp = pytest.importorskip("dp_accounting")

@@ -83,6 +83,7 @@ def test_full_gaussians_of_several_entries_are_one_gaussian():
         assert audit.verdicts[0].lower <= exact <= audit.verdicts[0].upper <= exact * 1.001
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("mechanism", "entered"),
     [
@@ -146,6 +147,7 @@ def test_steps_with_a_larger_bound_than_their_noise_are_a_guarantee():
     assert guarantee["kind"] == "approx-dp"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "narrowed",
     [

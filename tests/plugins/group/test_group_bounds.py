@@ -229,6 +229,7 @@ def test_no_smaller_mu_holds_for_all_deltas_of_a_sampled_step() -> None:
     assert 0.3 * mu < of("mu", "lower", findings) < mu  # deltas stop at 1e-4
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("fpr", [1e-6, 0.01, 0.4])
 def test_rates_are_those_of_the_best_test_of_one_step(size: int, fpr: float) -> None:

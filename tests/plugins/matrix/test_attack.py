@@ -66,6 +66,7 @@ def inputs(mechanism: dps.FrozenMap) -> dps.FrozenMap:
     return dps.freeze({"mechanism": mechanism, "training": {"learning_rate": 0.5, "reduction": "sum"}})  # type: ignore[return-value]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scheme", ["single", "cyclic", "min-separation", "random-allocation", "balls-in-bins"])
 @pytest.mark.parametrize("encoder", [{"kind": "tree"}, {"kind": "buffers", "weights": [0.4], "decays": [0.5]}])
 def test_executed_neighbors_differ_by_the_declared_steps(scheme: str, encoder: dict[str, Any]) -> None:

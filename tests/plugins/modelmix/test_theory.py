@@ -161,6 +161,7 @@ def test_laplace() -> None:
     assert published.printed_moments(1.0, 1.0, 3.0) is None
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("cut", [0.3, 1.0, 3.0, 10.0, 24.0])
 @pytest.mark.parametrize(("loss", "width"), [(0.05, 50.0), (1.0, 50.0), (3.0, 60.0)])
 def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> None:

@@ -71,6 +71,7 @@ def test_at_the_papers_own_setting_the_printed_constant_backs_nothing(tmp_path: 
     assert {f.scope.direction for f in findings["step_epsilon"]} == {"remove"}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("q", "sigma"), [(0.05, 0.8665), (0.5, 2.0), (1.0, 3.0), (0.002, 0.6)])
 def test_one_step_is_never_below_the_exact_hockey_stick(q: float, sigma: float) -> None:
     for norm in (0.1, 0.5, 1.0):

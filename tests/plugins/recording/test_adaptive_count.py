@@ -75,7 +75,7 @@ def of_a_record(optimizer: Any) -> None:
     optimizer.max_grad_norm = 0.5 + float(optimizer.sample_size % 7) / 10.0
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("method", "change", "test"),
     [("add_noise", other_count, COUNT_NOISE.title), ("update_max_grad_norm", of_a_record, NEXT_NORM.title)],

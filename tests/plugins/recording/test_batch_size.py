@@ -98,6 +98,7 @@ def test_means_have_gradients_that_fall_with_the_batch_size(name: str) -> None:
     assert 0.0 < found.sum_moved <= 1.0 + 1e-6
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_losses_have_other_powers_of_the_batch_size(name: str) -> None:
     given, power = OTHERS[name]

@@ -47,7 +47,7 @@ def primed_sum(training: Training) -> None:
         training.private.step()
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "made"),
     [
@@ -266,6 +266,7 @@ def late_hook(training: Training) -> None:
     training.train()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("script", "clipping", "words"),
     [(plain_backward, "ghost", "without an observed clipping"), (late_hook, "flat", MEDDLED.title)],

@@ -39,7 +39,7 @@ def recorded(folder: Path, training: Training, script: Script = Training.train) 
     return check_run(folder, ASKED)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "made",
     [{}, {"clipping": "ghost"}, {"physical": 8}, {"clipping": "per_layer"}, {"clipping": "ghost", "physical": 8}],

@@ -63,6 +63,7 @@ def ran(place: Path, **other: Any) -> tuple[int, dict[str, Any]]:
     return code, json.loads((place / "result.json").read_text())["audits"][0] if code in (0, 1) else {}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ["check", "spec"])
 def test_the_risk_of_a_recorded_run_is_that_of_its_whole_curve(kind: str, place: Path) -> None:
     """Oracle: the powers of the best tests of the composition, in the worse direction; one point allows far more."""
@@ -99,6 +100,7 @@ def test_a_run_that_is_not_the_declared_one_deviates(other: dict[str, Any], word
     assert [check["test"] for check in audit["checks"] if check["p_value"] == 0.0] == [f"{words}, exact"]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("more", "arguments", "code"),
     [

@@ -408,7 +408,7 @@ def features_of_the_batch(training: Any, batch: Any, kept: dict[str, Any]) -> No
 LEFT = ("sum", "noise of a layer", "a tiny coordinate")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("report_first", [True, False])
 @pytest.mark.parametrize(
     ("change", "leak", "expected"),
@@ -445,7 +445,7 @@ def loop_of_gradients(folder: Path, gradient: Callable[[int, Tensor, Tensor, Ten
     return folder
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("length", [6.3, 0.2])
 def test_a_layer_without_noise_where_its_sum_is_short_is_not_proved(length: float, tmp_path: Path) -> None:
     """A map that tests the exact sum: no step of this training has one below 0.2."""

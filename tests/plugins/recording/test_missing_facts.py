@@ -55,6 +55,7 @@ def test_a_sound_recording_lacks_no_fact(sound: Path) -> None:
     assert found.channel("update-rule").status == "verified"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("fact", CHANNELS)
 def test_a_missing_fact_leaves_its_channel_open(fact: str, sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "run")

@@ -159,7 +159,7 @@ def test_a_run_without_its_noise_is_never_proved(part: float, said: str, tmp_pat
     assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in found.assumption("loop-reports").text
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("without", "at", "reason"),
     [

@@ -138,7 +138,7 @@ def divided(training: Training, number: int, x: torch.Tensor) -> None:
     training.private.expected_batch_size = 30.0 + abs(float(x[0, 0]))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "option", "public"),
     [

@@ -350,6 +350,7 @@ OTHER = "its coins are not those fixed before training"
 SECRET = np.zeros(32, dtype=np.uint8)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -77,7 +77,7 @@ def evaluated_between(training: Training) -> None:
         training.step(x, y)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "unused"),
     [(peeked, 1), (ended_early, 3), (fetched_and_ended_early, 3), (evaluated, 20), (evaluated_between, 10)],
@@ -168,7 +168,7 @@ def counting(training: Training) -> None:
     training.train(each=lambda t: t.model._module.seen.add_(1.0))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "words"),
     [

@@ -126,6 +126,7 @@ def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
         assert (step.told_noise, step.told_rate, step.told_steps) == (0.7, 0.1, step.step)
 
 
+@pytest.mark.ci
 def test_who_was_drawn_is_who_the_sampler_drew(trained):
     _, public, internal, end = steps_of(trained("virtual")[0])
     assert all(step.drawn == len(kept.members) == step.rows for step, kept in zip(public, internal, strict=True))

@@ -152,6 +152,7 @@ HOSTILE = {
 BOUNDED = ("layers", "many-noises")
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "change", [pytest.param(HOSTILE[name], marks=[pytest.mark.ci] * (name in BOUNDED), id=name) for name in HOSTILE]
 )

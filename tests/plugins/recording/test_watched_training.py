@@ -88,7 +88,7 @@ def named() -> DataLoader[Any]:
     return DataLoader(Named(X, Y), batch_size=30, sampler=Names())
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("loader_of", [streamed, named])
 def test_datasets_and_samplers_without_indices_train_as_without_the_recorder(loader_of, tmp_path):
     ends = []

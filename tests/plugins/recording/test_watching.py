@@ -141,6 +141,7 @@ def test_the_sign_of_a_zero_counts(dtype: torch.dtype, values: list[float] | flo
 SIZES = [[1], [3, 2], [640, 32, 64, 2], [20_000, 128, 7], [16_256, 16_257]]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_the_directions_are_orthonormal_and_hold_every_coordinate(sizes):
     rows = directions(NoiseSketch(sizes), sizes)

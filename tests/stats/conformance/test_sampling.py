@@ -309,6 +309,7 @@ def p_value(law: measurement.Law, values: np.ndarray) -> float:
     return sampling.single(found, law).p_value
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize(("law", "draw"), LAWS)
 def test_p_values_keep_every_level_under_the_declaration(law: measurement.Law, draw: Draw, count: int) -> None:
