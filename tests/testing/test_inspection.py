@@ -40,6 +40,7 @@ def test_it_tells_what_is_broken(with_audit):
     assert "its source is empty" in broken
 
 
+@pytest.mark.ci
 def test_a_format_that_always_fails_is_broken(demo, monkeypatch):
     def crash(result: object, *, internal: bool) -> str:
         raise ZeroDivisionError("no page")

@@ -77,7 +77,7 @@ def evaluated_between(training: Training) -> None:
         training.step(x, y)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "unused"),
     [(peeked, 1), (ended_early, 3), (fetched_and_ended_early, 3), (evaluated, 20), (evaluated_between, 10)],
@@ -137,7 +137,7 @@ def chosen(training: Training) -> None:
         training.step(*(first if first[0].sum() > second[0].sum() else second))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_choice_among_batches_is_no_proof(workers: int, tmp_path: Path) -> None:
     """The recorder reports an unused batch at every step, and by its size which one, if sizes differ."""
@@ -168,7 +168,7 @@ def counting(training: Training) -> None:
     training.train(each=lambda t: t.model._module.seen.add_(1.0))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -211,6 +211,7 @@ def test_clipping_in_half_precision_is_charged(tmp_path: Path) -> None:
     assert "Gradients were clipped in bfloat16" in run_page(found, 200)
 
 
+@pytest.mark.ci
 def test_the_norms_of_half_precision_are_those_of_what_was_added_up(tmp_path: Path) -> None:
     """The oracle: clip factors times the summed gradients, in float64."""
     summing, squares = torch.einsum, list[torch.Tensor]()
@@ -287,7 +288,7 @@ def test_an_exception_that_ends_the_block_leaves_the_claim_open(tmp_path: Path) 
 # Custom constants.
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("rate", "divisor", "stated", "verdict"),
     [
