@@ -41,8 +41,7 @@ from dpspec.testing.provider import ProviderSuite, impurities, require, require_
 #: Releases of runs that are compared bit by bit.
 RELEASES = 20
 
-#: Searches for remedies take seconds, and the suites test none.
-_OPTIONS = RunOptions(device="cpu", remedy_seconds=0.0)
+_OPTIONS = RunOptions(device="cpu")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from dpspec.accounting import (
     Floats,
     Interval,
     Laplace,
-    Mixture,
     PrivacyLoss,
     sampled_gaussian_integer_rdp,
 )
@@ -182,9 +181,7 @@ def plain_segment(segment: Segment, effect: float) -> Segment:
 def plain_epsilons(segments: Sequence[Segment], deltas: Sequence[float]) -> list[Interval]:
     """Epsilon of DP-SGD at each delta from its exact privacy loss with sampling; ``segments`` have no mixing."""
     if segments[0].noise == "gaussian":
-        return PrivacyLoss(tuple((Mixture.poisson(1, s.rate, 1.0 / s.effect), s.steps) for s in segments)).epsilons(
-            deltas
-        )
+        return PrivacyLoss.of_steps((1.0 / s.effect, s.rate, s.steps) for s in segments).epsilons(deltas)
     if max(s.laplace_loss for s in segments) > LARGEST_LOSS:
         total = math.fsum(s.steps * s.laplace_loss for s in segments)
         return [Interval(0.0, total).by("sum over steps")] * len(deltas)
@@ -251,6 +248,23 @@ def inflate_one_hot(segments: Sequence[Segment], order: float) -> tuple[list[Seg
     ratios = [star_shape(tuple(orders), s.shift, s.gap) for s in segments]
     inflated = [replace(s, inflation=r) if r > 1.0 + 1e-9 else s for s, r in zip(segments, ratios, strict=True)]
     return inflated, max(ratios)
+
+
+class RepairedBound(NamedTuple):
+    """Epsilon of the repaired theorem by the paper's conversion, and by a better one.
+
+    ``ratio``: the largest ratio of :func:`star_shape`, with which the bound is inflated.
+    """
+
+    best: BestEpsilon
+    improved: BestEpsilon
+    ratio: float
+
+
+@lru_cache(maxsize=64)
+def repaired_bound(segments: tuple[Segment, ...], delta: float) -> RepairedBound:
+    inflated, ratio = inflate_one_hot(segments, mixed_epsilon(segments, delta).order)
+    return RepairedBound(mixed_epsilon(inflated, delta), mixed_epsilon(inflated, delta, "improved"), ratio)
 
 
 def cut_moments(loss: float, width: float, cut: float) -> Moments:

@@ -140,6 +140,18 @@ class Parts:
         accelerated = type(self.loader).__module__.partition(".")[0] == "accelerate"
         return accelerated or int(getattr(self.loader, "num_workers", 0)) > 0
 
+    @property
+    def replay_obstacle(self) -> str:
+        """Why no step of this training can be replayed; empty if steps can be."""
+        if self.distributed:
+            return "several processes train"
+        if self.compiled is not None:
+            return "the model is compiled"
+        if not isinstance(self.model, nn.Module):
+            return "the loop trains arrays"
+        has_canaries = self.planted is not None and self.planted.kind == GRADIENTS
+        return "sums contain gradient canaries" if has_canaries else ""
+
     def noisy_parameters(self) -> list[nn.Parameter]:
         if self.clipping is not None:
             return list(self.optimizer.params)

@@ -5,7 +5,6 @@ import math
 import os
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -27,6 +26,7 @@ from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.step_record import Indices, InternalStep, PublicStep
 from dpspec_recording.folder.weights import TensorDigest
+from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.builtin import PROBES
@@ -120,6 +120,12 @@ class WatchedTraining:
         self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
         self.guarded(lambda: self._attach(header, group, part, secret))
 
+    @property
+    def steps(self) -> int:
+        """The number of recorded steps, those that wait for the folder included."""
+        writer = self.writer or self.ended or self._failed
+        return 0 if writer is None else writer.steps + len(self._waiting)
+
     def _attach(self, header: Header, group: Group | None, part: int, secret: str) -> None:
         """Attach the observers."""
         training_parts, inner = self._parts, self._inner
@@ -203,7 +209,7 @@ class WatchedTraining:
             self._undo.close()
         except Exception as error:
             message = f"dpspec.record: an observer was not removed: {type(error).__name__}: {error}"
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            notice(message, stacklevel=3)
 
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
@@ -223,7 +229,7 @@ class WatchedTraining:
             if (writer := self._stop()) is None:  # an observer inside this one failed
                 return
             message = f"ends at step {writer.steps}, the training continues: {type(error).__name__}: {error}"
-            warnings.warn(f"dpspec.record: the recording into {self._folder} {message}", RuntimeWarning, stacklevel=3)
+            notice(f"dpspec.record: the recording into {self._folder} {message}", stacklevel=3)
             # another message may hold values of the training
             stated = isinstance(error, UnobservableError)
             with contextlib.suppress(Exception):
@@ -259,7 +265,7 @@ class WatchedTraining:
         self.ended, self.writer = self.writer, None
         if incomplete:
             message = f"dpspec.record: the recording in {self._folder} is incomplete: {incomplete}"
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            notice(message, stacklevel=4)
 
     def _weights(self) -> Mapping[str, TensorDigest] | str:
         try:

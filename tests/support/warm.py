@@ -40,6 +40,7 @@ _PLUGINS = (
     "dpspec_composition",
     "dpspec_matrix",
     "dpspec_recording",
+    "dpspec_papers",
 )
 
 #: Programs that are modules. All other programs are scripts.

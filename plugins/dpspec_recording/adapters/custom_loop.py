@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpspec.errors import UsageError
 from dpspec_recording.folder.header import Header
@@ -53,7 +53,7 @@ class CustomLoop:
             before = partial(training.guarded, self._before_update)
             after = partial(training.guarded, self._after_update)
             attach_step_hooks(training.optimizer, before, after, training.undo)
-        if isinstance(model, nn.Module) and training.rank is None and parts.compiled is None:
+        if not parts.replay_obstacle:
             tensors = [*model.parameters(), *model.buffers()]
             self._replays = training.replayer = ReplayedLoop(tensors, training.audits, self._pauses)
             training.undo.callback(self._replays.end)

@@ -115,7 +115,7 @@ class OpacusTraining:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
         before, after = partial(training.guarded, self._before_update), partial(training.guarded, self._after_update)
         attach_step_hooks(optimizer.original_optimizer, before, after, training.undo)
-        if training.rank is None and parts.compiled is None and self._canaries is None:
+        if not parts.replay_obstacle:
             self._replays = training.replayer = ReplayedSteps(
                 parts.model,
                 optimizer,

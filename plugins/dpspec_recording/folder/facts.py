@@ -10,7 +10,7 @@ from dpspec.errors import RecordingError
 from dpspec.json_records import Count
 from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.folder.header import LONGEST, texts
-from dpspec_recording.folder.merging import OWN, Number, join_by, word
+from dpspec_recording.folder.merging import OWN, Names, Number, join_by, union, word
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.probe import Probe
 
@@ -31,7 +31,8 @@ class Facts:
     """Facts over all steps; None if the recorder does not observe them. A field says how facts are joined.
 
     observed: by probe its fact. history: the accountant's. rules: by rule its facts, unread; of several ranks or
-    parts a list. ``error`` belongs to the end alone.
+    parts a list. ``error`` belongs to the end alone. lacking: the names of facts that the recorder
+    always notes (:mod:`dpspec_recording.folder.required_facts`), and this folder lacks; its reader fills it.
     """
 
     audits: AuditFacts = field(metadata=OWN)
@@ -42,6 +43,7 @@ class Facts:
     rules: Any = field(default=(), metadata=_RULES)
     error: str = field(default="", metadata=join_by(word, itemgetter(-1)))
     observed: Mapping[str, Any] = field(default_factory=dict)
+    lacking: Names = field(default=(), metadata=join_by(union))
 
     def of(self, probe: type[Probe[F]]) -> F | None:
         """The fact of a probe; None if the training did not show it."""
@@ -50,10 +52,12 @@ class Facts:
 
     def written(self) -> dict[str, Any]:
         """The JSON: the facts by name, those of probes beside the recorder's own."""
-        own = asdict(replace(self, observed={}))
-        del own["observed"]
+        own = {name: value for name, value in asdict(replace(self, observed={})).items() if name not in _OF_READER}
         return own | {name: None if fact is None else asdict(fact) for name, fact in self.observed.items()}
 
+
+#: Fields that the file does not hold by their names.
+_OF_READER = ("observed", "lacking")
 
 #: The facts that are not of a probe.
 _OWN = tuple(declared for declared in fields(Facts) if declared.name != "observed")

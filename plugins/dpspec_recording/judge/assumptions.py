@@ -9,6 +9,7 @@ import numpy as np
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.results.honest_script import HONEST_SCRIPT
+from dpspec.text import several
 from dpspec_recording.folder.joined_folder import Comparison
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
@@ -246,6 +247,12 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
     if run.end is None:
         doubt += f", but {run.missing_end}; what came after it is not known"
     doubt += "".join(f", but {text}" for text in doubts_about("released-model", run.all_outcomes))
+    script = None if run.end is None else run.folder.script
+    if script is not None and script.missed:
+        doubt += (
+            f", but its optimizer made {several(script.missed, 'step')} in the script that the recording does not "
+            "have: it began or continued without its loader or the private model"
+        )
     status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":
         yield stated("released-model", status=status, text=f"{text}{doubt}")

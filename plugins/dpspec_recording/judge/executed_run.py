@@ -20,6 +20,7 @@ from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
 from dpspec.language.yaml_source import locate
 from dpspec.results.conformance_status import rejected
+from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.run_folder import FILES
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.advice import advice_on
@@ -30,6 +31,7 @@ from dpspec_recording.judge.channels import HYPERPARAMETERS, assumes, channels, 
 from dpspec_recording.judge.checks import declared_tests, own_checks
 from dpspec_recording.judge.combined_checks import combined, corrected
 from dpspec_recording.judge.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
+from dpspec_recording.judge.missing_facts import missing_facts
 from dpspec_recording.judge.recorded_run import RecordedRun, read_run
 from dpspec_recording.judge.reported_checks import reported_checks
 from dpspec_recording.judge.rules import fired_rules, require_rules
@@ -38,7 +40,6 @@ from dpspec_recording.judge.section_groups import with_words
 from dpspec_recording.judge.sentences import confirmations, executed_sentence, run_facts
 from dpspec_recording.outcomes.conditions import ASSUMABLE, stated
 from dpspec_recording.outcomes.faults import RunTest, checks_of
-from dpspec_recording.outcomes.outcome import missing_of
 
 #: The valid names of two options; others are names of rules.
 _NAMES = {"assume": ASSUMABLE, "public": HYPERPARAMETERS}
@@ -105,8 +106,9 @@ class RecordedRuns:
 
     @staticmethod
     def read(spec: Spec, facts: Facts) -> ExecutedRun:
-        folder, names = Path(spec.directory) / str(spec.training["run"]), _valid_names(spec)
+        names = _valid_names(spec)
         try:
+            folder = the_recording(Path(spec.directory) / str(spec.training["run"]))
             run, tested = observe(folder)
         except UsageError as error:
             raise SpecError([locate(bad_value(str(error), ("training", "run")), spec.origin)]) from None
@@ -183,7 +185,7 @@ def _executed(
     bad = [test for test in tests if rejected(test.check, len(checks))]
     run_assumptions = RunAssumptions(run, public, released)
 
-    missing = () if run.end is None else tuple(missing_of(run.all_outcomes))
+    missing = tuple(missing_facts(run))
 
     def needed_for(adjacency: str, size: int) -> tuple[Assumption, ...]:
         stated_of_run = (*run_assumptions.of(adjacency, size), *missing, *doubts(canaries))

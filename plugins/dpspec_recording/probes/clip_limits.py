@@ -23,6 +23,8 @@ from dpspec_recording.outcomes.outcome import Missing, Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.judge.recorded_run import RecordedRun
 
 #: Relative rounding of the root of the sum of squares of limits, which Opacus computes in float32.
@@ -63,6 +65,12 @@ class ClipLimits(Probe[ClipLimitFacts]):
     """
 
     name, kind = "clip_limits", ClipLimitFacts | None
+    lacks = Missing(condition="clipping", subject="whether gradients are clipped to the norm that scales the noise")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Whether the training shows it."""
+        return header.source == "opacus" and steps.rows
 
     def __init__(self) -> None:
         self._limit = 0.0
@@ -112,9 +120,6 @@ class ClipLimits(Probe[ClipLimitFacts]):
             note = f"larger at {facts.larger} of {run.steps} steps"
             right, advice = facts.larger == 0, advice if facts.largest else ""
             yield LIMITS.compared(right, 1.0, facts.largest, note, CLIP_ROUNDING, advice=advice)
-        elif run.header.source == "opacus" and not run.header.world and bool((run["rows"] > 0.0).any()):
-            subject = "whether gradients are clipped to the norm that scales the noise"
-            yield Missing(condition="clipping", subject=subject)
 
 
 def clip_limit(optimizer: Any, clipping: str, model: Any) -> float:

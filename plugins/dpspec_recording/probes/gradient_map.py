@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.text import several
 from dpspec_recording.outcomes.conditions import stated
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.outcome import Missing, Outcome
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.probes.reported_gradients import ReportedGradients
 from dpspec_recording.step_replay.facts import MapFacts
 
 if TYPE_CHECKING:
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.judge.recorded_run import RecordedRun
 
 
@@ -33,14 +35,23 @@ class GradientMap(Probe[MapFacts]):
     """Notes the maps that the replayer of the training finds."""
 
     name, kind = "maps", MapFacts | None
+    lacks = Missing(condition="update", subject="maps of the noisy gradient")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Each recording says why no step was replayed, if none was."""
+        return True
 
     def start(self, training: Training) -> None:
         """Keep the replayer."""
         self._replayer: Any = training.replayer
 
-    def facts(self) -> MapFacts | None:
-        """None if no step of the training can be replayed."""
-        return None if self._replayer is None else self._replayer.maps.facts
+    def facts(self) -> MapFacts:
+        """The maps until now; none if no step of the training can be replayed."""
+        if self._replayer is None:
+            return MapFacts(explained=0, by_all=0, replayed=0, moved=0, inputs="")
+        facts: MapFacts = self._replayer.maps.facts
+        return facts
 
     @staticmethod
     def judge(facts: MapFacts | None, run: RecordedRun) -> Iterator[Outcome]:

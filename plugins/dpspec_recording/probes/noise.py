@@ -31,6 +31,8 @@ from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.watching.noise_facts import UNKNOWN, NoiseFacts, NoiseStatistics, Repeats
 
 if TYPE_CHECKING:
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.watching.noise_sketch import MeasuredNoise
 
@@ -161,6 +163,12 @@ class Noise(Probe[NoiseFacts]):
 
     name, kind = "noise", NoiseFacts | None
     of_adding_ranks = True
+    lacks = Missing(condition="noise-law", subject="the distribution of the noise")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Whether the training shows it."""
+        return steps.noise
 
     def start(self, training: Training) -> None:
         """Keep the shapes of the parameters that get noise; of sharded ones the rows of this process."""
@@ -191,12 +199,8 @@ class Noise(Probe[NoiseFacts]):
         else:
             by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
             yield stated("noise-law", "" if own_loop else by_torch)
-        if facts is None and run.end is not None:
-            if run.header.shards:
-                yield stated("noise", status="unchecked", text="the noise of a rank was not observed")
-            noisy = bool(np.any(run["noise_squares"] > 0.0))
-            if noisy and not own_loop and not run.header.world:
-                yield Missing(condition="noise-law", subject="the distribution of the noise")
+        if facts is None and run.end is not None and run.header.shards:
+            yield stated("noise", status="unchecked", text="the noise of a rank was not observed")
 
 
 def _processes(facts: NoiseFacts | None) -> tuple[NoiseStatistics, ...]:

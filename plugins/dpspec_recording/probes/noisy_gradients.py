@@ -26,6 +26,8 @@ from dpspec_recording.probes.probe import Probe, Training
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.judge.recorded_run import RecordedRun
 
 _SUM = join_by(sum)
@@ -59,6 +61,12 @@ class NoisyGradients(Probe[NoisyGradientFacts]):
     """Compares the gradients of audited steps after the noise, before the update and after it."""
 
     name, kind = "noisy_gradients", NoisyGradientFacts | None
+    lacks = Missing(condition="update", subject="whether gradients changed between the noise and the update")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Opacus' optimizer always shows it."""
+        return header.source == "opacus"
 
     def __init__(self) -> None:
         self._training: Training | None = None
@@ -113,9 +121,6 @@ class NoisyGradients(Probe[NoisyGradientFacts]):
     @staticmethod
     def judge(facts: NoisyGradientFacts | None, run: RecordedRun) -> Iterator[Outcome]:
         """No update may have other gradients, unless they are asked about as a map of the noisy ones."""
-        if facts is None:
-            if run.header.source == "opacus":
-                yield Missing(condition="update", subject="whether gradients changed between the noise and the update")
-        elif run.internal is not None and run.end is not None:
+        if facts is not None and run.internal is not None and run.end is not None:
             changed = 0 if run.mapped_steps else facts.changed
             yield MEDDLED.audited(run.end.audits, changed, "", run.end.audits.limit)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dpspec_recording.fingerprints import TensorSnapshot
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.judge.recorded_run import RecordedRun
 
 
@@ -39,6 +41,12 @@ class OptimizerState(Probe[OptimizerStateFacts]):
     """Compares the state after an audited step with the state before the next one."""
 
     name, kind = "optimizer_state", OptimizerStateFacts | None
+    lacks = Missing(condition="update-rule", subject="whether the state of the optimizer changed between its steps")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Whether the training shows it."""
+        return header.optimizer != ""
 
     def __init__(self) -> None:
         self._training: Training | None = None
@@ -99,9 +107,6 @@ class OptimizerState(Probe[OptimizerStateFacts]):
     def judge(facts: OptimizerStateFacts | None, run: RecordedRun) -> Iterator[Outcome]:
         """Writes to the state leave the update rule open, and earlier steps what was trained."""
         if facts is None:
-            if run.header.source == "opacus":
-                subject = "whether the state of the optimizer changed between its steps"
-                yield Missing(condition="update-rule", subject=subject)
             return
         if facts.restated:
             text = f"the optimizer's state (such as momentum) was changed before {facts.restated} of its steps"

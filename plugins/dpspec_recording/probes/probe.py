@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dpspec_recording.audited_steps import AuditedSteps
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.folder.step_record import Indices
     from dpspec_recording.judge.recorded_run import RecordedRun
-    from dpspec_recording.outcomes.outcome import Outcome
+    from dpspec_recording.outcomes.outcome import Missing, Outcome
     from dpspec_recording.parts import Parts
     from dpspec_recording.pending_step import PendingStep
     from dpspec_recording.ranks.rank_watch import RankWatch
@@ -118,12 +120,19 @@ class Probe(Generic[F]):
         name: Of the fact, in the folder of the run.
         kind: The frozen dataclass of the fact, whose fields say how those of ranks and parts are joined; ``| None`` if
             some trainings do not show the fact.
+        lacks: The condition that is open, and what a recording does not show, if the fact is required and missing.
         of_adding_ranks: Whether only the ranks that add noise have the fact.
     """
 
     name: ClassVar[str]
     kind: ClassVar[Any]
+    lacks: ClassVar[Missing | None] = None
     of_adding_ranks: ClassVar[bool] = False
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Whether the recorder notes the fact of each training of this kind: a test on a missing one is omitted."""
+        return False
 
     def start(self, training: Training) -> None:
         """The recording begins: keep what the events need, and attach hooks until ``training.undo`` ends them."""

@@ -19,13 +19,15 @@ import numpy as np
 from dpspec.text import several
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.outcome import Missing, Outcome
 from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.step_replay.facts import ReplayFacts
 from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 
 if TYPE_CHECKING:
     from dpspec.contract import Assumption
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.judge.recorded_run import RecordedRun
 
 #: Difference of powers of the batch size that rounding explains.
@@ -72,14 +74,21 @@ class Replays(Probe[ReplayFacts]):
     """Notes what the replayer of the training finds; some kinds of training have none."""
 
     name, kind = "replays", ReplayFacts | None
+    lacks = Missing(condition="unmixed-batches", subject="the replayed steps, or why no step was replayed")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Each recording says why no step was replayed, if none was."""
+        return True
 
     def start(self, training: Training) -> None:
         """Keep the replayer, which the adapter of the training drives."""
         self._replayer: Any = training.replayer
+        self._obstacle = training.parts.replay_obstacle
 
-    def facts(self) -> ReplayFacts | None:
-        """None for compiled models, arrays, several processes and gradient canaries."""
-        return None if self._replayer is None else self._replayer.facts
+    def facts(self) -> ReplayFacts:
+        """What replays found, or why no step of this training can be replayed."""
+        return ReplayFacts.of_none(self._obstacle) if self._replayer is None else self._replayer.facts
 
     @staticmethod
     def judge(facts: ReplayFacts | None, run: RecordedRun) -> Iterator[Outcome]:

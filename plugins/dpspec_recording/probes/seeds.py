@@ -22,6 +22,8 @@ from dpspec_recording.outcomes.outcome import Missing, Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.judge.recorded_run import RecordedRun
 
 
@@ -57,6 +59,12 @@ class Seeds(Probe[SeedFacts]):
     """
 
     name, kind = "seeds", SeedFacts | None
+    lacks = Missing(condition="secret-randomness", subject="whether two generators have one seed")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Opacus' optimizer always shows it."""
+        return header.source == "opacus"
 
     def __init__(self) -> None:
         self._optimizer: Any = None
@@ -100,8 +108,6 @@ class Seeds(Probe[SeedFacts]):
         if facts is not None:
             yield SHARED_SEED.none_found(facts.shared, f"of {run.steps} steps", None)
             yield PUBLIC_SEED.none_found(facts.public, f"of {run.steps} steps", None)
-        elif run.header.source == "opacus":
-            yield Missing(condition="secret-randomness", subject="whether two generators have one seed")
 
 
 def _seed(generator: Any) -> int | None:

@@ -21,6 +21,8 @@ from dpspec_recording.outcomes.outcome import Missing, Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.judge.recorded_run import RecordedRun
 
 #: The share of a sum that an edit changes at least, if the comparison of all its bits finds it.
@@ -48,6 +50,12 @@ class Sums(Probe[SumFacts]):
     """Compares the sums of audited steps between calls: code outside of clipping may not change them."""
 
     name, kind = "sums", SumFacts | None
+    lacks = Missing(condition="clipping", subject="whether the clipped sums changed before the noise")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Opacus' optimizer always shows it."""
+        return header.source == "opacus"
 
     def __init__(self) -> None:
         self._training: Training | None = None
@@ -100,8 +108,5 @@ class Sums(Probe[SumFacts]):
     @staticmethod
     def judge(facts: SumFacts | None, run: RecordedRun) -> Iterator[Outcome]:
         """No sum may change."""
-        if facts is None:
-            if run.header.source == "opacus":
-                yield Missing(condition="clipping", subject="whether the clipped sums changed before the noise")
-        elif facts.compared and run.end is not None:
+        if facts is not None and facts.compared and run.end is not None:
             yield EDITED.audited(run.end.audits, facts.edited, f"compared {facts.compared} times, ", _FOUND)

@@ -26,6 +26,8 @@ from dpspec_recording.outcomes.outcome import Missing, Outcome, Remark
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.judge.recorded_run import RecordedRun
 
 _SUM = join_by(sum)
@@ -67,6 +69,12 @@ class Updates(Probe[UpdateFacts]):
     """Recomputes the updates of audited steps."""
 
     name, kind = "updates", UpdateFacts | None
+    lacks = Missing(condition="update-rule", subject="whether each update is the one that the optimizer computes")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Whether the training shows it."""
+        return header.optimizer != ""
 
     def __init__(self) -> None:
         self._training: Training | None = None
@@ -104,17 +112,12 @@ class Updates(Probe[UpdateFacts]):
     @staticmethod
     def judge(facts: UpdateFacts | None, run: RecordedRun) -> Iterator[Outcome]:
         """Recomputed updates must be equal. Others leave the update rule open, or are stated by their class."""
-        if run.end is None:
+        if facts is None or run.end is None:
             return
         audits = run.end.audits
-        named = facts is not None and facts.optimizer
-        noted = 0 if facts is None else facts.steps
-        # facts of several parts are joined over the parts that have them, so that one part may lack updates
-        if run.header.optimizer and not named and noted < audits.steps * max(1, run.header.world):
-            subject = "whether each update is the one that the optimizer computes"
-            yield Missing(condition="update-rule", subject=subject)
-        if facts is None:
-            return
+        # facts of several parts are joined, and an edited number is below the number of audited steps
+        if not facts.optimizer and facts.steps < audits.steps * max(1, run.header.world):
+            yield Updates.lacks
         if facts.recomputed:
             note, whole = f"at {facts.recomputed} of {facts.steps} steps", facts.recomputed == facts.steps
             limit = _OF_ARRAYS if run.has_arrays else _OF_TORCH

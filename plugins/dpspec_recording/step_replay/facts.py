@@ -40,6 +40,12 @@ class ReplayFacts:
     tables: Count = field(metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
 
+    @classmethod
+    def of_none(cls, failure: str) -> "ReplayFacts":
+        """The facts of a training none of whose steps can be replayed, for a reason."""
+        counts = dict.fromkeys(("tried", "replayed", "replacements", "moved", "outputs", "gradients"), 0.0)
+        return cls(**counts, failure=failure, carrying=0, tables=0, sizes=None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MapFacts:

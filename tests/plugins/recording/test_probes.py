@@ -13,6 +13,8 @@ from support.facts_only import alarms, run_with
 
 from dpspec.stats.gaussian_noise import EDGES, INTERVALS
 from dpspec_recording.folder.merging import Across
+from dpspec_recording.folder.seen_steps import SeenSteps
+from dpspec_recording.outcomes.conditions import CONDITIONS
 from dpspec_recording.probes.adaptive_count import AdaptiveCount, AdaptiveFacts
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.clip_limits import ClipLimitFacts, ClipLimits
@@ -163,20 +165,6 @@ HEADERS: dict[type[Probe[Any]], dict[str, Any]] = {
     Replays: {"reduction": "mean"},
 }
 
-#: The conditions that are open if a recording of Opacus lacks the fact.
-MISSING: dict[type[Probe[Any]], set[str]] = {
-    Noise: {"noise-law"},
-    Seeds: {"secret-randomness"},
-    ModelState: {"model-state"},
-    NoisyGradients: {"update"},
-    ReportedGradients: {"loop-reports"},
-    Sums: {"clipping"},
-    ClipLimits: {"clipping"},
-    Ghost: {"per-record-clipping"},
-    OptimizerState: {"update-rule"},
-    Updates: {"update-rule"},
-}
-
 
 def kind_of(probe: type[Probe[Any]]) -> Any:
     """Return the dataclass of a probe's fact."""
@@ -217,9 +205,15 @@ def test_a_faulty_fact_is_the_alarm_of_its_fault(probe: type[Probe[Any]], change
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_a_fact_that_a_recording_of_opacus_lacks_leaves_its_condition_open(probe: type[Probe[Any]]) -> None:
-    run = run_with({**HONEST, probe: None}, **HEADERS.get(probe, {}))
-    assert alarms(probe, None, run) == MISSING.get(probe, set())
+def test_a_required_fact_says_what_a_recording_lacks_without_it(probe: type[Probe[Any]]) -> None:
+    seen, nothing = SeenSteps(), SeenSteps()
+    seen.rows = seen.noise = seen.drawn = True
+    header = run_with({}, **HEADERS.get(probe, {})).header
+    is_required = probe.is_required(header, seen)
+    assert is_required == (probe.lacks is not None)
+    assert is_required or not probe.is_required(header, nothing)
+    if probe.lacks is not None:
+        assert probe.lacks.condition in CONDITIONS
 
 
 @pytest.mark.parametrize("probe", PROBES)

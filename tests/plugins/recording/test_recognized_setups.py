@@ -209,7 +209,7 @@ def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: s
     assert cautions in " ".join(found.cautions)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("made", "script", "deviates", "words"),
     [
@@ -249,6 +249,7 @@ def test_tensor_parallel_models_are_refused_by_name(tmp_path: Path) -> None:
     assert "DifferentiallyPrivateDistributedDataParallel" in str(error.value)
 
 
+@pytest.mark.ci
 def test_processes_that_start_within_the_block_end_the_recording(tmp_path: Path) -> None:
     """Lightning starts them in ``fit``."""
     from torch.testing._internal.distributed.fake_pg import FakeStore

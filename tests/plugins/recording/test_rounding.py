@@ -86,6 +86,7 @@ def test_rounding_of_half_precision_may_hold_a_training(kind: torch.dtype, chang
     assert {name for name in ("buffers", "rounded", "coarse") if names[name]} == {found}
 
 
+@pytest.mark.ci
 def test_a_change_by_rounding_of_half_precision_is_asked(tmp_path: Path) -> None:
     plain_loop(tmp_path / "run")
     rounded = ModelStateFacts(buffers=(), state=(), attributes=(), rounded=(), coarse=("base.weight",))

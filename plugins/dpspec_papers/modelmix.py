@@ -14,7 +14,8 @@ import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import BestEpsilon, Floats, best_epsilon, gaussian_rdp, inside, sampled_gaussian_rdp
 from dpspec_modelmix import theory
-from dpspec_modelmix.options import PhaseOptions, Segment, divisor_of
+from dpspec_modelmix.findings import MIXED, base_assumptions
+from dpspec_modelmix.options import PhaseOptions, Segment, divisor_of, segments_of, unmet_conditions
 from dpspec_modelmix.theory import SCOPE, SOURCE, Moments
 
 #: Error of Corollary 4.1 as printed.
@@ -25,6 +26,54 @@ ASYMPTOTIC = (
     "constants are hidden, the bound on the tail event holds for a one-hot gradient but not for a spread one, and T "
     "delta_0 must be below delta"
 )
+
+
+def compare(
+    spec: dps.Spec, facts: dps.Facts, bounds: Sequence[dps.Finding | dps.Series]
+) -> Iterator[dps.Finding | dps.Series]:
+    """Printed formulas, amplification and comparable noise at each claimed delta, and the utility theorems."""
+    segments, deltas = segments_of(spec.phases, spec.training.options, facts), kit.claimed_deltas(spec)
+    if segments is None:
+        return
+    reasons = [reason for _, reason in unmet_conditions(spec)]
+    for delta in deltas:
+        if reasons:
+            yield _as_if_mixed(segments, delta, reasons)
+        else:
+            yield from _amplification(segments, delta, bounds)
+            yield from figure_3(spec, segments, delta)
+            yield from comparisons(spec, segments, delta, (*base_assumptions(spec), *MIXED))
+    if "utility" in spec.mechanism.options:
+        yield from utility_findings(spec, facts, deltas[-1])
+
+
+def _as_if_mixed(segments: Sequence[Segment], delta: float, reasons: Sequence[str]) -> dps.Finding:
+    """Epsilon by the paper's theorem although conditions of it fail."""
+    laplace = segments[0].noise == "laplace"
+    mixed = theory.freedman_epsilon(segments, delta) if laplace else theory.mixed_epsilon(segments, delta).epsilon
+    method = f"{'Lemma D.2' if laplace else 'Theorem 4.1'} as if all conditions held"
+    return compared("epsilon", mixed, method, PRINTED, delta=delta, refuted="; ".join(reasons))
+
+
+def _amplification(
+    segments: Sequence[Segment], delta: float, bounds: Sequence[dps.Finding | dps.Series]
+) -> Iterator[dps.Finding]:
+    """Epsilon without mixing divided by epsilon with it, and the order of the latter."""
+    if segments[0].noise == "laplace":
+        plain = next(
+            bound.value
+            for bound in bounds
+            if isinstance(bound, dps.Finding) and bound.rigor == "certified" and bound.at["delta"] == delta
+        )
+        ratio, method = plain / theory.freedman_epsilon(segments, delta), "without mixing (pld) / with mixing"
+        yield compared("amplification", ratio, method, theory.LAPLACE_SOURCE, delta=delta)
+        return
+    best = theory.repaired_bound(tuple(segments), delta).best
+    edge = "at the edge of the orders searched" if best.at_edge else "within the orders searched"
+    yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
+    plain = theory.gaussian_epsilon(theory.without_mixing(segments), delta).epsilon
+    method = "without mixing / with mixing, integer orders"
+    yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
 
 
 class Asymptotic(NamedTuple):
@@ -149,7 +198,7 @@ def compared(
 def comparisons(
     spec: dps.Spec, segments: Sequence[Segment], delta: float, assumptions: tuple[dps.Assumption, ...]
 ) -> Iterator[dps.Finding]:
-    """Values for comparison; ``assumptions`` exclude that of the one-hot gradient."""
+    """Values for comparison; ``assumptions`` are without ``one-hot-worst``."""
     laplace = segments[0].noise == "laplace"
     if laplace:
         steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
@@ -194,17 +243,19 @@ FIGURE_3 = dict(
 _PANELS = ((0.3675, 0.02), (0.456371, 0.04))
 
 
-def figure_3(
-    spec: dps.Spec, segments: Sequence[Segment], delta: float, repaired: float, improved: float
-) -> Iterator[dps.Series]:
+def figure_3(spec: dps.Spec, segments: Sequence[Segment], delta: float) -> Iterator[dps.Series]:
     """The printed value of a spec of Figure 3 and the values of the paper's and the repaired formulas.
 
-    ``repaired`` and ``improved``: the repaired theorem with the paper's conversion to epsilon and with a better one.
+    The columns ``repaired`` and ``improved`` have the paper's conversion to epsilon and a better one.
     """
     phase, options = spec.phases[0], PhaseOptions.of(spec.phases[0])
     panel = (phase.noise_multiplier, phase.sampling.rate)
     if panel not in _PANELS or (len(spec.phases), phase.steps, phase.clip_norm, delta) != (1, 5000, 20.0, 1e-5):
         return
+    if segments[0].noise == "laplace":
+        return
+    bound = theory.repaired_bound(tuple(segments), delta)
+    repaired, improved = bound.best.epsilon, bound.improved.epsilon
     setting = (options.mixing.threshold, options.sparsity)
     columns: dict[str, list[dps.Json]] = {
         "printed": [FIGURE_3.get(setting) if panel == _PANELS[0] else None],
@@ -385,8 +436,8 @@ def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts
     enforcement, share = ("literal", 4.0) if mixing.literal else ("exact", 12.0)
     yield _upper("excess-risk", risk(share), f"Theorem 3.1, {enforcement} enforcement", (_SMOOTH, _CONVEX, _MOVED))
     if mixing.literal:
-        why = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
-        yield compared("excess-risk", risk(12.0), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=why)
+        misprint = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
+        yield compared("excess-risk", risk(12.0), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=misprint)
 
 
 def _non_convex(
@@ -411,14 +462,14 @@ def _non_convex(
     tail = _TAIL
     if "tail" in declared:
         tail = replace(_TAIL, status="declared" if covered else "false")
-    why = "a factor 1 / q is dropped, and Theorem 3.2 drops a root as well"
+    misprint = "a factor 1 / q is dropped, and Theorem 3.2 drops a root as well"
     for name, theorem, assumed, values in (
         ("mean-gradient-without-mixing", "Theorem B.1", (), (case.dpsgd(), case.dpsgd(printed=True))),
         ("mean-gradient", "Theorem 3.2", (_MOVED,), (case.modelmix(moved), case.modelmix(moved, printed=True))),
     ):
         method = f"{theorem}, mean of min(9/20 |grad|^2, c/20 |grad|) at the learning rate it chooses"
         yield _upper(name, values[0], f"{method}, derived constants", (_SMOOTH, tail, *assumed))
-        yield compared(name, values[1], method, f"{_SOURCE}, as printed", refuted=why)
+        yield compared(name, values[1], method, f"{_SOURCE}, as printed", refuted=misprint)
 
 
 def _upper(quantity: str, value: float, method: str, assumptions: tuple[dps.Assumption, ...]) -> dps.Finding:

@@ -1,0 +1,26 @@
+"""The facts that the recorder always notes for a kind of training.
+
+A test on a missing fact would be omitted without a word. Each rank and each part of a training is read alone, because
+their joined facts are those of the folders that have them.
+"""
+
+from dataclasses import replace
+
+from dpspec_recording.folder.facts import Facts
+from dpspec_recording.folder.header import Header
+from dpspec_recording.folder.seen_steps import SeenSteps
+from dpspec_recording.probes.builtin import PROBES
+
+
+def with_lacking(facts: Facts, header: Header, steps: SeenSteps) -> Facts:
+    """The facts of a folder with the names of those that it lacks."""
+    is_drawn = header.source == "opacus" and steps.drawn
+    required = {
+        "drawn_batches": is_drawn,
+        "passed_over": is_drawn,
+        "history": header.accountant != "",
+        "rules": True,
+    }
+    lacking = [probe.name for probe in PROBES if facts.of(probe) is None and probe.is_required(header, steps)]
+    lacking += [name for name, needed in required.items() if needed and getattr(facts, name) is None]
+    return replace(facts, lacking=tuple(lacking))

@@ -1,0 +1,15 @@
+"""What the steps of a folder show, so that its reader knows which facts it must have."""
+
+from dpspec_recording.folder.step_record import UNSEEN, PublicStep
+
+
+class SeenSteps:
+    """Whether rows of gradients, noise or drawn records were observed at some step of a folder."""
+
+    def __init__(self) -> None:
+        self.rows = self.noise = self.drawn = False
+
+    def add(self, step: PublicStep) -> None:
+        self.rows |= 0 < step.rows < UNSEEN
+        self.noise |= step.noise_squares > 0.0
+        self.drawn |= step.drawn != UNSEEN

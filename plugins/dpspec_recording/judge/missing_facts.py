@@ -1,0 +1,32 @@
+"""Facts that the recorder always notes, and an edited recording lacks: without them, a check would be omitted."""
+
+from collections.abc import Iterator
+
+from dpspec.contract import Assumption
+from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.judge.rules import facts_of_parts
+from dpspec_recording.outcomes.outcome import Missing, missing_of
+from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.rules.builtin import RULES
+
+#: What a recording does not show without each fact: those of probes, and the recorder's own.
+_LACKS = {probe.name: probe.lacks for probe in PROBES if probe.lacks is not None}
+_LACKS |= {
+    "drawn_batches": Missing(condition="unused-batches", subject="the number of drawn batches"),
+    "passed_over": Missing(condition="unused-batches", subject="the number of unused batches within passes"),
+    "history": Missing(condition="accounting", subject="the history of the accountant"),
+    "rules": Missing(condition="one-record", subject="what the rules noticed"),
+}
+
+
+def missing_facts(run: RecordedRun) -> Iterator[Assumption]:
+    """Yield an open assumption for each fact that a rank or a part lacks; none for a run without an end."""
+    end = run.end
+    if end is None:
+        return
+    yield from missing_of([_LACKS[name] for name in end.lacking])
+    yield from missing_of(run.all_outcomes)
+    unnoted = [rule.name for rule in RULES if not all(rule.name in facts for facts in facts_of_parts(end.rules))]
+    if unnoted and "rules" not in end.lacking:
+        subject = f"{_LACKS['rules'].subject}: {', '.join(unnoted)}"
+        yield from missing_of([Missing(condition="one-record", subject=subject)])
