@@ -143,7 +143,7 @@ class WatchedTraining:
         self._probes = [probe() for probe in PROBES]
         self._events = Events(self._probes)
         self._training = training = Training(
-            parts=training_parts,
+            script_parts=training_parts,
             optimizer=inner,
             private_optimizer=None if training_parts.clipping is None else training_parts.optimizer,
             trained=trained,

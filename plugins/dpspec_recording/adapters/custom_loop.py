@@ -37,23 +37,23 @@ class CustomLoop:
 
     waits, is_rounded = 1, False
 
-    def __init__(self, parts: Parts, header: Header, pauses: Pauses) -> None:
-        self._parts, self._header, self._pauses = parts, header, pauses
+    def __init__(self, training_parts: Parts, header: Header, pauses: Pauses) -> None:
+        self._parts, self._header, self._pauses = training_parts, header, pauses
         self._sizes = [size for _, size in header.layers]
-        self.step, self.declared = PendingStep(), parts.declared
+        self.step, self.declared = PendingStep(), training_parts.declared
         self._given: dict[str, Tensor] = {}
         self._training: Training | None = None
         self._replays: ReplayedLoop | None = None
 
     def attach(self, training: Training, events: Events) -> None:
         """Observe the optimizer until ``training.undo`` ends it, and trace some steps."""
-        parts, model = self._parts, self._parts.model
+        model = self._parts.model
         self._training, self._events = training, events
         if training.optimizer is not None:
             before = partial(training.guarded, self._before_update)
             after = partial(training.guarded, self._after_update)
             attach_step_hooks(training.optimizer, before, after, training.undo)
-        if not parts.replay_obstacle:
+        if not self._parts.replay_obstacle:
             tensors = [*model.parameters(), *model.buffers()]
             self._replays = training.replayer = ReplayedLoop(tensors, training.audits, self._pauses)
             training.undo.callback(self._replays.end)

@@ -87,18 +87,18 @@ class OpacusTraining:
         waits: The number of steps whose noise is read together, so that they are written together.
     """
 
-    def __init__(self, parts: Parts, canaries: GradientCanaries | None) -> None:
+    def __init__(self, training_parts: Parts, canaries: GradientCanaries | None) -> None:
         """canaries: those that enter the sums of this training."""
-        self._parts, self._canaries, self._optimizer = parts, canaries, parts.optimizer
+        self._parts, self._canaries, self._optimizer = training_parts, canaries, training_parts.optimizer
         self._rows = StepRows([])
         self._clipped: ClippedGradients | GhostSums | None = None
 
     def attach(self, training: Training, events: Events) -> None:
         """Observe until ``training.undo`` ends it."""
-        parts, optimizer = self._parts, self._optimizer
+        optimizer, clipping = self._optimizer, self._parts.clipping or ""
         self._training, self._events, self._rank = training, events, training.rank
         self._guarded, self._undo, self._audits = training.guarded, training.undo, training.audits
-        self._clipping, self._model, self._sketch = parts.clipping or "", parts.hooks or parts.model, training.sketch
+        self._clipping, self._model, self._sketch = clipping, self._parts.hooks or self._parts.model, training.sketch
         self._parameters: list[Any] = list(optimizer.params)
         self._sharded = training.rank is not None and training.rank.sharded
         self._rows = StepRows([] if training.rank is not None else self._parameters)
@@ -115,16 +115,16 @@ class OpacusTraining:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
         before, after = partial(training.guarded, self._before_update), partial(training.guarded, self._after_update)
         attach_step_hooks(optimizer.original_optimizer, before, after, training.undo)
-        if not parts.replay_obstacle:
+        if not self._parts.replay_obstacle:
             self._replays = training.replayer = ReplayedSteps(
-                parts.model,
+                self._parts.model,
                 optimizer,
                 training.audits,
                 training.pauses,
                 ghost=self._clipping == "ghost",
                 drawn=self._drawn_records,
             )
-            self._replays.attach(training.guarded, training.undo, parts.loader)
+            self._replays.attach(training.guarded, training.undo, self._parts.loader)
             training.explain = self._replays.explain
 
     def _attach_ghost(self) -> GhostSums:

@@ -52,8 +52,8 @@ class Facts:
 
     def written(self) -> dict[str, Any]:
         """The JSON: the facts by name, those of probes beside the recorder's own."""
-        own = {name: value for name, value in asdict(replace(self, observed={})).items() if name not in _OF_READER}
-        return own | {name: None if fact is None else asdict(fact) for name, fact in self.observed.items()}
+        stated = {name: value for name, value in asdict(replace(self, observed={})).items() if name not in _OF_READER}
+        return stated | {name: None if fact is None else asdict(fact) for name, fact in self.observed.items()}
 
 
 #: Fields that the file does not hold by their names.
@@ -70,11 +70,11 @@ def read_facts(read: Any, where: str) -> Facts:
             raise ValueError(f"{where}: must be a mapping")
         names = {probe.name for probe in PROBES}
         observed = {probe.name: _read_fact(probe, read, where) for probe in PROBES}
-        own = json_records.read(Facts, {**{k: v for k, v in read.items() if k not in names}, "observed": {}}, where)
-        facts = replace(own, observed=observed)
-        stated = {**vars(facts), "rules": None, "observed": None}
+        unread = json_records.read(Facts, {**{k: v for k, v in read.items() if k not in names}, "observed": {}}, where)
+        facts = replace(unread, observed=observed)
+        texts_of = {**vars(facts), "rules": None, "observed": None}
         of_probes = [vars(fact) for fact in observed.values() if fact is not None]
-        if any(len(text) > LONGEST for text in texts((*stated.values(), *of_probes))):
+        if any(len(text) > LONGEST for text in texts((*texts_of.values(), *of_probes))):
             raise ValueError(f"{where}: a text has more than {LONGEST} characters")
         listed = facts.rules if isinstance(facts.rules, list | tuple) else [facts.rules]
         if not all(row is None or isinstance(row, Mapping) for row in listed):

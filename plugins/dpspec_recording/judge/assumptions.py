@@ -39,8 +39,8 @@ _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 
 #: The place of each condition in a list of assumptions: the first doubt about a channel is its reason.
 _PLACES = {
-    name: place
-    for place, name in enumerate(
+    name: position
+    for position, name in enumerate(
         (
             *("data-independent-hyperparameters", "sampling", "unused-batches", PER_RECORD_CLIPPING, "public-rows"),
             *("precision", "noise-law", "secret-randomness", HONEST_SCRIPT, "loop-reports", "joined-ranks", "noise"),

@@ -94,7 +94,7 @@ class AdaptiveCount(Probe[AdaptiveFacts]):
 
     def start(self, training: Training) -> None:
         """Keep an optimizer that counts."""
-        if training.parts.clipping == "adaptive":
+        if training.script_parts.clipping == "adaptive":
             self._optimizer = training.private_optimizer
 
     def before_noise(self) -> None:
@@ -141,8 +141,8 @@ class AdaptiveCount(Probe[AdaptiveFacts]):
         from dpspec.stats import gaussian_noise
 
         steps = facts.counts
-        every = gaussian_noise.spread(facts.squares, steps, COUNT_NOISE.title)
-        yield COUNT_NOISE.measured(every, f"of all {steps} counts")
+        of_all = gaussian_noise.spread(facts.squares, steps, COUNT_NOISE.title)
+        yield COUNT_NOISE.measured(of_all, f"of all {steps} counts")
         single = gaussian_noise.spread(facts.largest, 1, COUNT_NOISE.title, steps)
         yield COUNT_NOISE.measured(single, f"at each step, of {steps}", limit_of="one-step")
         yield SILENT.none_found(facts.silent, f"{steps} steps")

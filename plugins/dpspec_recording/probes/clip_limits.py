@@ -82,8 +82,9 @@ class ClipLimits(Probe[ClipLimitFacts]):
 
     def before_clip(self) -> None:
         """Read the norm of clipping."""
-        parts = self._training.parts
-        self.clip(clip_limit(parts.optimizer, parts.clipping or "", parts.hooks or parts.model))
+        given_parts = self._training.script_parts
+        model = given_parts.hooks or given_parts.model
+        self.clip(clip_limit(given_parts.optimizer, given_parts.clipping or "", model))
 
     def after_noise(self) -> None:
         """Compare it with the norm of the noise."""

@@ -82,9 +82,9 @@ class Ghost(Probe[GhostFacts]):
             return
         if facts is not None and facts.batches and run.end is not None:
             yield ADDED.audited(run.end.audits, facts.changed, f"{facts.batches} batches, ", None)
-        why = _why_unsure(facts, run)
-        if why:
-            text = f"; single contributions were not observed, {why}"
+        reason = _why_unsure(facts, run)
+        if reason:
+            text = f"; single contributions were not observed, {reason}"
             yield stated(PER_RECORD_CLIPPING, text, "unchecked")
         else:
             text = (

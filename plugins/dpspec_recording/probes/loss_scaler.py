@@ -46,7 +46,7 @@ class LossScaler(Probe[LossScalerFacts]):
 
         from dpspec_recording.watching.step_hooks import put_method
 
-        original, optimizers = torch.amp.GradScaler.step, (training.parts.optimizer, training.optimizer)
+        original, optimizers = torch.amp.GradScaler.step, (training.script_parts.optimizer, training.optimizer)
 
         @wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **named: Any) -> Any:

@@ -63,7 +63,7 @@ class ModelState(Probe[ModelStateFacts]):
         from dpspec_recording.watching.module_values import ModuleValues
 
         self._training = training
-        self._values = ModuleValues(training.parts.model, training.trained)
+        self._values = ModuleValues(training.script_parts.model, training.trained)
         training.frozen_digest = self._values.digest()
 
     def before_update(self) -> None:

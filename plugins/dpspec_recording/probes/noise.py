@@ -175,7 +175,7 @@ class Noise(Probe[NoiseFacts]):
         from dpspec_recording.shards import local
         from dpspec_recording.watching.noise_watch import NoiseWatch
 
-        self._watch = NoiseWatch([local(p) for p in training.parts.noisy_parameters()])
+        self._watch = NoiseWatch([local(p) for p in training.script_parts.noisy_parameters()])
 
     def noise_measured(self, measured: MeasuredNoise, deviations: Sequence[float]) -> None:
         """Add the noise of some steps."""
@@ -183,8 +183,8 @@ class Noise(Probe[NoiseFacts]):
 
     def facts(self) -> NoiseFacts | None:
         """None without noise."""
-        found = self._watch.found()
-        return None if found is None else NoiseFacts(processes=(found,))
+        statistics = self._watch.found()
+        return None if statistics is None else NoiseFacts(processes=(statistics,))
 
     @staticmethod
     def judge(facts: NoiseFacts | None, run: RecordedRun) -> Iterator[Outcome]:
@@ -260,8 +260,8 @@ def _distribution(noise: NoiseStatistics) -> Iterator[RunTest]:
         (noise.worst_counts, noise.counted, f"at each step, of {noise.counted}", "one-step"),
     )
     for counts, tried, note, limit_of in of_steps:
-        if _is_known(noise.room) and len(counts) == gaussian_noise.INTERVALS and tried and sum(counts) >= 1:
-            measured = gaussian_noise.shares([*counts], noise.room + grid, tried, SHAPE.title)
+        if _is_known(noise.edge_error) and len(counts) == gaussian_noise.INTERVALS and tried and sum(counts) >= 1:
+            measured = gaussian_noise.shares([*counts], noise.edge_error + grid, tried, SHAPE.title)
             yield SHAPE.measured(measured, note, limit_of=limit_of)
     if not grid and noise.coarse <= noise.checked and noise.checked >= 1:
         yield COARSE.measured(gaussian_noise.coarse(noise.coarse, noise.checked, COARSE.title), "sampled values")

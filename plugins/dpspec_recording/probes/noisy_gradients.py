@@ -113,9 +113,9 @@ class NoisyGradients(Probe[NoisyGradientFacts]):
         """None for a custom loop, which reports its sum and noise."""
         if self._training is None:
             return None
-        found = self._gradients
+        stepped = self._gradients
         return NoisyGradientFacts(
-            compared=found.compared, changed=int(found.changed), scaled=found.scaled, explained=found.explained
+            compared=stepped.compared, changed=int(stepped.changed), scaled=stepped.scaled, explained=stepped.explained
         )
 
     @staticmethod

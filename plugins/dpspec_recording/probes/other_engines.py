@@ -49,7 +49,7 @@ class OtherEngines(Probe[OtherEngineFacts]):
 
         from dpspec_recording.model_hook import suppressed
 
-        self._recorded = (training.parts.optimizer, training.optimizer)
+        self._recorded = (training.script_parts.optimizer, training.optimizer)
         training.undo.callback(register_optimizer_step_post_hook(suppressed(self._observe)).remove)
 
     def _observe(self, optimizer: Any, *_: Any) -> None:

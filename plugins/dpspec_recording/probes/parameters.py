@@ -110,7 +110,7 @@ class Parameters(Probe[ParameterFacts]):
         self._training = training
         self._begin = None if training.part > 1 else training.parameters.advance
         hook = ModelHook(lambda *_: training.guarded(self._note))
-        module: Any = inner_module(training.parts.model)
+        module: Any = inner_module(training.script_parts.model)
         training.undo.callback(module.register_load_state_dict_post_hook(hook).remove)
 
     def before_update(self) -> None:

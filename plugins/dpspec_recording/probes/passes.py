@@ -84,7 +84,7 @@ class Passes(Probe[PassFacts]):
         from dpspec_recording.model_hook import ModelHook
 
         self._training, self._other = training, Tally()
-        model, compiled = training.parts.model, training.parts.compiled
+        model, compiled = training.script_parts.model, training.script_parts.compiled
 
         def forward(module: nn.Module, _: Any) -> None:
             if torch.compiler.is_compiling():
@@ -99,7 +99,7 @@ class Passes(Probe[PassFacts]):
         for module in (inner if isinstance(inner, nn.Module) else model, compiled):
             if module is not None:
                 training.undo.callback(module.register_forward_pre_hook(ModelHook(forward)).remove)
-        if noisy := training.parts.noisy_parameters():
+        if noisy := training.script_parts.noisy_parameters():
             first: Any = noisy[0]
             training.undo.callback(first.register_hook(lambda _: self.observe("backward")).remove)
         training.observe_backward = lambda: self.observe("backward")

@@ -57,7 +57,7 @@ class Training:
     """A training as its probes see it.
 
     Attributes:
-        parts: What the script passed to ``dpspec.record``.
+        script_parts: What the script passed to ``dpspec.record``.
         optimizer: Torch's, which makes the updates; None without one.
         private_optimizer: Opacus'; None for a custom loop.
         trained: All parameters that may move.
@@ -85,7 +85,7 @@ class Training:
         observe_backward: A backward pass of whole parameters, which one rank holds rows of, begins.
     """
 
-    parts: Parts
+    script_parts: Parts
     optimizer: torch.optim.Optimizer | None
     private_optimizer: Any
     trained: Sequence[Tensor]

@@ -84,7 +84,7 @@ class Replays(Probe[ReplayFacts]):
     def start(self, training: Training) -> None:
         """Keep the replayer, which the adapter of the training drives."""
         self._replayer: Any = training.replayer
-        self._obstacle = training.parts.replay_obstacle
+        self._obstacle = training.script_parts.replay_obstacle
 
     def facts(self) -> ReplayFacts:
         """What replays found, or why no step of this training can be replayed."""

@@ -72,7 +72,7 @@ class ReportedGradients(Probe[GradientFacts]):
             return
         from dpspec_recording.sums.loop_gradients import LoopGradients
 
-        self._training, self._gradients = training, LoopGradients(training.parts.noisy_parameters())
+        self._training, self._gradients = training, LoopGradients(training.script_parts.noisy_parameters())
 
     def before_update(self) -> None:
         """Keep the gradients."""
@@ -100,8 +100,9 @@ class ReportedGradients(Probe[GradientFacts]):
         """None if no gradient was compared."""
         if self._training is None or not self._gradients.steps:
             return None
-        found = self._gradients
-        return GradientFacts(steps=found.steps, summed=found.summed, different=found.different, hidden=found.hidden)
+        compared = self._gradients
+        counts = {"steps": compared.steps, "summed": compared.summed, "different": compared.different}
+        return GradientFacts(**counts, hidden=compared.hidden)
 
     @staticmethod
     def judge(facts: GradientFacts | None, run: RecordedRun) -> Iterator[Outcome]:

@@ -78,7 +78,7 @@ class Seeds(Probe[SeedFacts]):
         self._optimizer = training.private_optimizer
         if self._optimizer is None:
             return
-        sampler = training.parts.sampler
+        sampler = training.script_parts.sampler
         self._sampler = sampler.batches if sampler is not None and sampler.rate is not None else None
         self._public, self._default = _seed(torch.Generator()), torch.default_generator
         self._on_host = self._optimizer.params[0].device.type == "cpu"

@@ -70,7 +70,7 @@ class NoiseStatistics:
     """Of the noise that one process added.
 
     counts: values in each interval, over all steps; worst_counts: of the most surprising step; counted: the number of
-    these steps. room: the error of an edge of an interval, in standard deviations. sampled: the number of sampled
+    these steps. edge_error: the error of an edge of an interval, in standard deviations. sampled: the number of sampled
     steps. coarse: values rounded more coarsely than their type, of ``checked``. repeats: within a step; pooled: between
     steps. quietest, grid: None if unknown.
     """
@@ -78,7 +78,7 @@ class NoiseStatistics:
     counts: tuple[Count, ...]
     worst_counts: tuple[Count, ...]
     counted: Count
-    room: Statistic
+    edge_error: Statistic
     sampled: Count
     coarse: Count
     checked: Count

@@ -257,7 +257,7 @@ class NoiseWatch:
             counts=tuple(self._counts.tolist()),
             worst_counts=tuple(self._worst[1]),
             counted=int(self._tested),
-            room=statistic(self._room),
+            edge_error=statistic(self._room),
             sampled=self._sampled,
             coarse=self._coarse,
             checked=self._checked,
