@@ -15,7 +15,7 @@ from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps, OtherTraining, ScriptFacts
 from dpspec_recording.model_hook import suppressed
 from dpspec_recording.parts import Parts
-from dpspec_recording.recorder import Recorder
+from dpspec_recording.recorder import Recorder, writer_of
 
 
 class PreparedTraining:
@@ -124,8 +124,8 @@ class PreparedTraining:
             return
         recorder.__exit__(error, None, None)
         self.steps += recorder.steps
-        if recorder.ended is not None:
-            self._writers.append(recorder.ended)
+        if (writer := writer_of(recorder)) is not None:
+            self._writers.append(writer)
 
     def stop_waiting(self) -> None:
         """Remove the hooks of the model."""
