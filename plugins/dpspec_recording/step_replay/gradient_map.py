@@ -33,6 +33,9 @@ from dpspec_recording.step_replay.trace import (
 #: Roundings of a recomputed gradient, in units of the resolution of its largest coordinate.
 _ROUNDINGS = 16.0
 
+#: The operations that divide a tensor in place.
+_DIVISIONS = {torch.ops.aten.div_.Tensor, torch.ops.aten.div_.Scalar}
+
 #: Factors of the features of all records in the replays with other records.
 _SCALES = (1.0, -30.0)
 
@@ -50,6 +53,7 @@ class GradientMap:
     Attributes:
         inputs: The tensors that they read except for the sources and parameters, and those whose numbers the script
             read in Python after the sources, or read before and uses without change.
+        is_division: Whether they only divide the sources, as Opacus does.
     """
 
     def __init__(
@@ -94,7 +98,11 @@ class GradientMap:
             inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
             addresses |= {*operation.addresses}
         inputs += [tensor for tensor in targets if address_of(tensor) not in addresses]
-        factors = {abs(leaf) for operation in steps_of_map for leaf in _numbers(operation)}
+        self.is_division = all(operation.function in _DIVISIONS for operation in steps_of_map)
+        factors, read_tensors = (
+            {abs(leaf) for operation in steps_of_map for leaf in _numbers(operation)},
+            list[Tensor](),
+        )
         for number, tensors, read in _reads_in_python(trace, end):
             if number >= max(start, sources_end):
                 part = GradientMap(
@@ -106,12 +114,13 @@ class GradientMap:
                     sources_end=sources_end,
                     parameters=parameters,
                 )
-                inputs += part.inputs
+                read_tensors += part.inputs
             elif not read.is_integer() and any(
                 math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors
             ):
-                inputs += tensors
-        self.inputs: list[Tensor] = list({id(tensor): tensor for tensor in inputs}.values())
+                read_tensors += tensors
+        self._read = {*map(id, read_tensors)}
+        self.inputs: list[Tensor] = list({id(tensor): tensor for tensor in (*inputs, *read_tensors)}.values())
         before = {address: content for address, content in trace.before.items() if address not in parameters}
         self._part = trace.part(steps_of_map, before)
 
@@ -135,7 +144,7 @@ class GradientMap:
         return len(mapped) == len(results) and all(map(_is_rounding, mapped, results))
 
     def moves(self, values: Sequence[Tensor], batch: Sequence[Tensor], find_records: Callable[[], HeldRecords]) -> bool:
-        """Whether other records move the results, with the sources as executed.
+        """Whether other records move the results, or numbers that the script read, with the sources as executed.
 
         Args:
             values: The executed values of the sources.
@@ -148,12 +157,20 @@ class GradientMap:
         if not self.inputs:
             return False
         same, step = self.apply(values), self._trace.part(self._trace.operations[: self._end], self._trace.before)
+        executed = step.replay([], self.inputs)
         locations = find_records()
         for scale in _SCALES:
             replaced = [_others(value, scale) for value in locations.values]
             memory = locations.memory(range(len(replaced[0])), replaced)
             inputs = step.replay([*zip(batch, replaced, strict=False)], self.inputs, memory)
             if not all(map(torch.equal, self.apply(values, inputs), same)):
+                return True
+            moved = (
+                not torch.equal(new, old)
+                for tensor, new, old in zip(self.inputs, inputs, executed, strict=True)
+                if id(tensor) in self._read
+            )
+            if any(moved):
                 return True
         return False
 
@@ -229,9 +246,9 @@ class GradientMaps:
         most, least = (choose(self._explained.values(), default=0) for choose in (max, min))
         return MapFacts(explained=most, by_all=least, compared=compared, replayed=self.replayed, moved=self.moved)
 
-    def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool) -> None:
-        """Note a map that was replayed."""
-        self.replayed += 1
+    def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool, is_changed: bool = True) -> None:
+        """Note a map that was replayed. is_changed: whether it changed the gradients of its step."""
+        self.replayed += is_changed or is_moved
         self.moved += is_moved
         if gradient_map.inputs:
             self.shapes = self.shapes or gradient_map.shapes
