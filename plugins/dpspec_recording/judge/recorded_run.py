@@ -340,9 +340,13 @@ class RecordedRun:
     def _follows_sizes(self) -> bool:
         """Whether the factors rise or fall with the number of records in the batch."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            factors = np.round(self["divisor"] / self["measured_divisor"], 5)
+            factors = self["divisor"] / self["measured_divisor"]
         observed = np.isfinite(factors) & np.isfinite(self["rows"])
-        return follow(factors[observed], self["rows"][observed])
+        factors, sizes = factors[observed], self["rows"][observed]
+        unique_sizes, places = np.unique(sizes, return_inverse=True)
+        means = np.bincount(places, factors) / np.maximum(np.bincount(places), 1)
+        is_one = np.abs(factors - means[places]) <= self.divisor_precision * np.abs(factors)
+        return len(unique_sizes) > 1 and bool(is_one.all()) and follow(means[places], sizes)
 
     @cached_property
     def factors(self) -> Array:

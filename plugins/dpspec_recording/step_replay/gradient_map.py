@@ -43,6 +43,9 @@ _SCALES = (1.0, -30.0)
 #: alone: of a tensor, and of a coordinate, which may be tiny. The numbers of random values and of roundings.
 _OPPOSITE, _OF_COORDINATE, _DIRECTIONS, _OPPOSITE_ROUNDINGS = 2.0**-14, 0.1, 3, 64.0
 
+#: Lengths of other sums, relative to the executed one.
+_LENGTHS = (0.0, -1.0, 0.1, 0.5, 2.0, 10.0)
+
 #: The number of shapes in a text.
 _MOST_SHAPES = 3
 
@@ -177,8 +180,8 @@ class GradientMap:
     def depends_on_parts(self, sums: Sequence[Tensor], noise: Sequence[Tensor]) -> bool:
         """Whether the results depend on more than the total of sum and noise, the sources in this order.
 
-        A function of S + n has the same value at S + d and n - d up to rounding: for random d, for d = -S and d = n. A
-        condition on S alone that few random d change is met or not at S = 0.
+        A function of S + n has the same value at S + d and n - d up to rounding: for random d, for d = n, and for sums
+        c S of other lengths, which meet conditions on the length of S that the executed sum does not.
 
         Raises:
             AbstainError: The operations cannot be repeated.
@@ -191,14 +194,16 @@ class GradientMap:
         for shifts in random_shifts:
             noisier = self.apply([*sums, *(n + d for n, d in zip(noise, shifts, strict=True))])
             changes = [torch.maximum(c, (new - old).abs()) for c, new, old in zip(changes, noisier, same, strict=True)]
-        for shifts in (*random_shifts, [-total for total in sums], [*noise]):
+        of_lengths = [[(c - 1.0) * total for total in sums] for c in _LENGTHS]
+        for shifts in (*random_shifts, *of_lengths, [*noise]):
             opposite = [n - d for n, d in zip(noise, shifts, strict=True)]
             exchanged = self.apply([*(total + d for total, d in zip(sums, shifts, strict=True)), *opposite])
             rests = [torch.maximum(r, (new - old).abs()) for r, new, old in zip(rests, exchanged, same, strict=True)]
         for change, remainder in zip(changes, rests, strict=True):
             if not remainder.numel():
                 continue
-            rounding = _OPPOSITE_ROUNDINGS * torch.finfo(remainder.dtype).eps * (8.0 + longest / max(spread, 1e-30))
+            relative = 8.0 + max(_LENGTHS) * longest / max(spread, 1e-30)
+            rounding = _OPPOSITE_ROUNDINGS * torch.finfo(remainder.dtype).eps * relative
             is_small = float(remainder.max()) <= max(_OPPOSITE, rounding) * float(change.max())
             if not is_small or bool((remainder > _OF_COORDINATE * change).any()):
                 return True

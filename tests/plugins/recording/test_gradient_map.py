@@ -501,13 +501,16 @@ def loop_of_gradients(folder: Path, gradient: Callable[[int, Tensor, Tensor, Ten
 
 
 @pytest.mark.family
-@pytest.mark.parametrize("length", [6.3, 0.2])
-def test_a_layer_without_noise_where_its_sum_is_short_is_not_proved(length: float, tmp_path: Path) -> None:
-    """A map that tests the exact sum: no step of this training has one below 0.2."""
+@pytest.mark.parametrize(("least", "most"), [(0.0, 6.3), (0.0, 0.2), (20.0, 1e9)])
+def test_a_layer_without_noise_at_some_lengths_of_its_sum_is_not_proved(
+    least: float, most: float, tmp_path: Path
+) -> None:
+    """A map that tests the exact sum: no step of this training has one below 0.2 or above 20."""
 
     def gradient(number: int, drawn: Tensor, total: Tensor, noise: Tensor) -> Tensor:
         noisy = (total + noise) / 90.0 * (0.5 + number)
-        return torch.where(total.norm() < length, total / 90.0, noisy) if number == 0 else noisy
+        is_met = (total.norm() >= least) & (total.norm() < most)
+        return torch.where(is_met, total / 90.0, noisy) if number == 0 else noisy
 
     assert not checked(loop_of_gradients(tmp_path / "run", gradient), epsilon=20.0).fine
 
