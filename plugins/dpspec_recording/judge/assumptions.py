@@ -22,13 +22,10 @@ from dpspec_recording.judge.noise_checks import (
     why_repeats_untested,
     why_squares_vary,
 )
-from dpspec_recording.judge.recorded_run import Array, RecordedRun
+from dpspec_recording.judge.recorded_run import RecordedRun, follow
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
-
-#: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
-_FEWEST = 12
 
 #: The model of a run whose parameters are reported as arrays.
 ARRAYS = "ArrayModel"
@@ -153,22 +150,9 @@ def _computed_from_records(run: RecordedRun) -> str:
         observed = np.isfinite(run[name]) & np.isfinite(run["rows"])
         for rate in np.unique(rates[observed]):
             with_rate = observed & (rates == rate)
-            if _follows(run[name][with_rate], run["rows"][with_rate]):
+            if follow(run[name][with_rate], run["rows"][with_rate]):
                 return f"the {name.replace('_', ' ')} follows the number of records in each batch"
     return ""
-
-
-def _follows(values: Array, sizes: Array) -> bool:
-    """Whether many values rise or fall with the batch sizes at all of at least twelve steps.
-
-    A schedule independent of the batches does so rarely: with three single steps and nine equal ones the probability is
-    2 * 9! / 12! = 0.0015, with other sizes or more steps it is smaller.
-    """
-    different = len(np.unique(sizes))
-    if len(sizes) < _FEWEST or len(np.unique(values)) < max(4, different / 2):
-        return False
-    moves = np.diff(np.unique(np.stack([sizes, values]), axis=1)[1])
-    return len(moves) + 1 == different and (bool((moves >= 0).all()) or bool((moves <= 0).all()))
 
 
 def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
