@@ -294,6 +294,7 @@ def adaptive_runs(runs: int, seed: int, shift: float = 0.0) -> list[tuple[float,
     return found
 
 
+@pytest.mark.ci
 def test_p_values_of_drift_hold_for_adaptive_runs() -> None:
     p = np.array([drift(t, v, 10.0, 1.0, test="").p_value for t, v in adaptive_runs(800, 0)])
     for level in (0.3, 0.1, 0.01):
