@@ -259,6 +259,16 @@ def test_of_few_coordinates_or_many_pairs_nothing_is_seen() -> None:
     assert p_value(one, one) > LEVEL
 
 
+def test_the_least_seen_correlation_is_beyond_the_limit_by_the_margin_of_its_power() -> None:
+    for count, pairs in ((2_000, 1), (100_000, 28)):
+        correlation = least_seen(count, pairs)
+        assert correlation is not None
+        product = correlation * count - 1.5 * float(stats.norm.ppf(0.99)) * math.sqrt(2.0 * count)
+        squares = {"a": float(count), "b": float(count)}
+        at_limit = SharedLayers(squares=squares, product=product, rounding=0.0, count=count, planned=count, pairs=pairs)
+        assert at_limit.p_value() == pytest.approx(LEVEL, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
