@@ -136,6 +136,7 @@ def test_chunks_of_runs_and_records_change_nothing(make_job):
             assert one.squares == pytest.approx(other.squares, rel=1e-5)
 
 
+@pytest.mark.ci
 def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch):
     whole, refused = StackedModel.add_clipped, []
 
