@@ -18,7 +18,7 @@ from typing import Any
 from dpspec.json_records import write
 from dpspec.registry.loader import FAMILIES, Registry
 from dpspec.registry.project import MODULE_PREFIX
-from dpspec.results.diff import differing
+from dpspec.results.differing import differing
 from dpspec.testing.provider import require
 
 #: The program of a process. It shifts the clock before any plugin is imported, and writes its parts to a file.
