@@ -126,7 +126,10 @@ class EvidenceTest(ABC):
         return self.p_value(statistics, points) <= level
 
     def rates(self, statistics: FrozenMap) -> Sequence[tuple[float, float]]:
-        """Pairs of false- and true-positive rates for the figure of attacks. Default: none."""
+        """Pairs of false- and true-positive rates for the figure of attacks. Default: none.
+
+        The figure omits a false-positive rate of 0: give 1 / n if none of n releases without the group is positive.
+        """
         return ()
 
 

@@ -104,6 +104,7 @@ def test_one_step_against_the_closed_form(pair: Mixture, direction: str, epsilon
         assert holds(back, epsilon, 1e-9 * epsilon + 1e-12)
 
 
+@pytest.mark.ci
 @given(pairs, st.integers(30, 5000), st.sampled_from(DIRECTIONS), st.floats(-12.0, -1.0).map(lambda x: 10.0**x))
 def test_against_the_contour_integral(pair: Mixture, steps: int, direction: str, delta: float) -> None:
     interval = composed(pair, steps, direction).epsilon(delta, width=1e-5)
@@ -190,6 +191,7 @@ def test_hardly_any_noise(sigma):
         assert math.isfinite(composed(pair, 100, direction).epsilon(1e-3).upper)
 
 
+@pytest.mark.ci
 def test_twenty_noise_scales() -> None:
     phases = [(Mixture.poisson(1, 0.01, 0.7 + 0.05 * i), 100) for i in range(20)]
     interval = PrivacyLoss(tuple(phases), PRESENT).epsilon(1e-6)

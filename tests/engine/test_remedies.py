@@ -51,6 +51,7 @@ def largest_mu(epsilon: float) -> float:
     return float(optimize.brentq(excess, 1e-3, 50.0, xtol=1e-12))
 
 
+@pytest.mark.ci
 def test_noise_and_steps_are_just_enough(tmp_path: Any) -> None:
     audit = audited(spec(), tmp_path)
     found = {remedy.place: remedy for remedy in audit.remedies}

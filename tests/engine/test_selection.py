@@ -168,6 +168,7 @@ def test_a_result_with_a_made_up_cell_is_not_recomputed(audited, place, value, m
     assert message in reported
 
 
+@pytest.mark.ci
 def test_a_result_is_verified_and_an_edited_one_is_found(audited: Callable[[str], Result]) -> None:
     result = audited(SPEC + TRIES)
     assert verify(result, CATALOG) == ()

@@ -65,6 +65,7 @@ def accountant(findings: list[Finding], bound: str = "upper") -> list[Finding]:
     ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", SAME)
 def test_the_accountants_number_is_certified_everywhere(kind: str) -> None:
     truth = PrivacyLoss(((Mixture.poisson(1, 0.1, 1.0), 20),)).epsilon(DELTA)
@@ -151,6 +152,7 @@ def test_mixing_attains_nothing() -> None:
         assert verdict("modelmix", claim).verdict == "open"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ATTAINED)
 def test_it_is_about_all_datasets_and_updates_that_show_every_sum(kind: str) -> None:
     cases: list[tuple[dict[str, Any], dict[str, Any] | None, str]] = [

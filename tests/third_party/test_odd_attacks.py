@@ -97,6 +97,7 @@ def test_scores_that_are_no_numbers_are_told_as_theirs(odd, scored: str) -> None
         list(context.prepared.audit.trials(context.inputs, context, indices))
 
 
+@pytest.mark.ci
 def test_a_score_is_given_its_own_options_and_only_one_that_has_some_has_a_block(odd) -> None:
     """What is left out is filled in, and is part of a trial; scores without keys leave trials' inputs as they were."""
     context = odd(KEEPING)
@@ -166,6 +167,7 @@ def make(asked):
 """
 
 
+@pytest.mark.ci
 def test_directions_of_others_are_planted_found_and_conform(odd) -> None:
     """With noise 0.05 a step, every canary that was planted is told from those that were not."""
     context = odd(DENSE, space="gradient")

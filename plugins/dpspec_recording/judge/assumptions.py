@@ -391,6 +391,11 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
             f", but other private optimizers made {run.end.other_steps} steps in the block, which are not in this "
             "recording: record the steps of each engine in a separate part, with resume=True"
         )
+    elif (script := run.folder.script) is not None and script.missed:
+        doubt += (
+            f", but its optimizer made {several(script.missed, 'step')} in the script that the recording does not "
+            "have: it began or continued without its loader or the private model"
+        )
     status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":
         yield stated("released-model", status=status, text=f"{text}{doubt}")

@@ -202,7 +202,7 @@ def share_of_right_guesses(trials: list, size: int) -> float:
     return right / total
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_white_box_attack_sees_planted_records_and_groups_better(tmp_path: Path, kind: str) -> None:
     """60 coins a size: guessing blindly, 60% are right once in 15 times, 75% once in 3 * 10^4 times."""
@@ -217,7 +217,7 @@ def test_the_white_box_attack_sees_planted_records_and_groups_better(tmp_path: P
     assert [o for o in outcomes if isinstance(o, Finding) and o.bound == "lower"]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("score", ["loss", "loss-difference", "likelihood-ratio"])
 def test_final_models_show_groups_that_were_hardly_noised(tmp_path: Path, score: str) -> None:
     """40 or 80 coins and almost no noise: random guesses are 75% right with probability 10^-3."""
@@ -433,6 +433,7 @@ def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
     assert [t.evidence for t in trials_of(spec, *range(16))] == [t.evidence for t in trials]
 
 
+@pytest.mark.ci
 def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -> None:
     """The number of 60 runs above the designed threshold is the expected one, within 4.5 standard errors."""
     overrides = (MANY, "threat_model.group_size=4", "claims.one.group_size=4", "data.records=20")

@@ -81,6 +81,7 @@ def test_a_final_model_depends_on_one_record(tmp_path: Path) -> None:
     assert verify(result, CATALOG, directory=".") == ()
 
 
+@pytest.mark.ci
 def test_weights_follow_from_the_records_alone() -> None:
     """Weights do not depend on coins, canaries, seeds, noise or the number of runs."""
     first = weights(spec())
@@ -116,6 +117,7 @@ def test_what_speaks_of_other_weights_is_refused(blocks: dict[str, Any], path: t
         spec(model={"kind": "linear", "initial": "worst"})
 
 
+@pytest.mark.ci
 def test_mu_of_many_runs_says_what_it_is() -> None:
     (finding,) = mu_of_runs(spec(), 40, 1, "0" * 50 + "1" * 50)
     assert (finding.quantity, finding.bound, finding.rigor) == ("mu", "lower", "statistical")

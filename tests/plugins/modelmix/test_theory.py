@@ -165,6 +165,7 @@ def test_laplace() -> None:
     assert printed_modelmix.printed_moments(1.0, 1.0, 3.0) is None
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("cut", [0.3, 1.0, 3.0, 10.0, 24.0])
 @pytest.mark.parametrize(("loss", "width"), [(0.05, 50.0), (1.0, 50.0), (3.0, 60.0)])
 def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> None:
@@ -296,6 +297,7 @@ def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
     assert audit.conformance.status == "no-deviation-found"
 
 
+@pytest.mark.ci
 def test_what_laplace_noise_loses_falls_back_to_plain_noise(tmp_path: Path) -> None:
     audit = audit_of(tmp_path, "mechanism.mixing={threshold: 2.0, weights: shared}", "claims.mixed.expect=open")
     methods = {f.method for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon"}

@@ -39,6 +39,7 @@ def test_a_spread_gradient_has_the_larger_delta(epsilon: float, one_hot: float, 
     )
 
 
+@pytest.mark.ci
 def test_the_tail_event_of_the_asymptotic_theorem_is_exceeded() -> None:
     far = printed_modelmix.asymptotic(Segment(1, 1.0, 1.0, 1000.0))
     assert (far.epsilon, far.delta) == (pytest.approx(2.690398e-4, rel=1e-6), pytest.approx(9.43384e-3, rel=1e-5))

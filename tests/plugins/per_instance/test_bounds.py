@@ -32,7 +32,7 @@ def mechanism(**changes):
     return FrozenMap({**MECHANISM, **changes})
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 @pytest.mark.parametrize(("rate", "sigma"), [(0.05, 0.8665), (128 / 60000, 0.469), (0.5, 3.0), (1.0, 2.0)])
 def test_the_table_is_never_below_the_formula_and_hardly_above(direction, rate, sigma):
@@ -97,6 +97,7 @@ def test_a_saturated_record_is_never_below_the_data_independent_value(direction)
             assert np.all(total.confidence_upper >= composer.baseline(order) * (1 - 1e-12))
 
 
+@pytest.mark.ci
 def test_steps_between_observations_are_filled_in():
     """Estimates: as at the last observation. Confidence bounds: saturated."""
     dense, sparse = (Composer(mechanism(composition={"observe_every": n}), "present-first") for n in (1, 10))

@@ -16,6 +16,7 @@ from dpspec_per_instance.bounds import entropic_mean
 from dpspec_per_instance.one_step import one_step
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("q", "sigma"), [(0.05, 0.8665), (0.5, 2.0), (1.0, 3.0), (0.002, 0.6)])
 def test_one_step_is_never_below_the_exact_hockey_stick(q: float, sigma: float) -> None:
     for norm in (0.1, 0.5, 1.0):

@@ -296,6 +296,7 @@ def test_figure_2_has_three_panels(tmp_path: Path) -> None:
     assert third[6]["group privacy"] > 1e6 * third[6]["repaired"]
 
 
+@pytest.mark.ci
 def test_table_2_in_all_modes(tmp_path: Path) -> None:
     audit = ran(SPECS / "papers" / "preprocessing-table-2.yaml", tmp_path)
     assert all(v.expected for v in audit.verdicts)
@@ -315,6 +316,7 @@ class TestPreprocessing(MechanismSuite):
     }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("clip", "private", "expected", "origin"),
     [

@@ -42,6 +42,7 @@ def by_definition(x: Rows, eta: float) -> tuple[list[bool], list[int], int]:
     return centres.tolist(), representative.tolist(), int(near[centres].sum(axis=1).max(initial=1))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("features", [1, 3, 15, 16, 40])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("eta", [0.0, 0.05, 0.1, 0.2])

@@ -93,7 +93,7 @@ RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
 QUICK = ("sound", "shuffled, claimed as Poisson", "wrong optimizer", "incomplete")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for name in RECORDINGS]
 )
@@ -136,6 +136,7 @@ def sound(recordings: Recordings) -> Path:
     return recordings["flat"]
 
 
+@pytest.mark.ci
 def test_a_result_says_what_the_user_assumes_and_declares_public(sound: Path) -> None:
     question = Question(epsilon=9.0, adjacency="add-remove", assume=("released-model",), public=("rate", "divisor"))
     found = check_run(sound, question)
@@ -151,6 +152,7 @@ def test_nothing_claimed_is_neither_proved_nor_refuted(adjacency: str, sound: Pa
     assert uppers == [{"delta": 1e-6, "group_size": 1}, {"delta": 1e-6, "group_size": 3}]
 
 
+@pytest.mark.ci
 def test_adam_keeps_the_lower_end_from_refuting(recordings: Recordings) -> None:
     """All iterates of Adam may show less than all noisy sums."""
     found = check_run(recordings["adamw"], Question(epsilon=1.0))
@@ -238,8 +240,11 @@ def test_the_headline_has_the_number(sound: Path, capsys: pytest.CaptureFixture[
     assert main(["check", str(sound), "--epsilon", "9", "-v"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert all(f"{one.name} {one.status} " in text for one in found.channels)
+    assert main(["check", str(sound), "--epsilon", "9", "-q"]) == 0
+    assert capsys.readouterr().out == "1 audit, 1 claim: all as expected\n"
 
 
+@pytest.mark.ci
 def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(recordings: Recordings) -> None:
     verdicts = {
         name: check_run(recordings["ghost by hand"], Question(delta=1e-5, epsilon=9.0, assume=name)).verdict

@@ -295,7 +295,7 @@ def test_one_factor_of_all_gradients(change: Change, expected: str, tmp_path: Pa
         assert (found.conformance.status, status(found)) == ("no-deviation-found", "asked")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_a_public_divisor_of_sums_may_be_computed_from_the_records(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", before_the_update(divided_by_the_mean_size), reduction="sum")
     assert "the divisor 30 may be" in found.assumption("data-independent-hyperparameters").text
@@ -325,7 +325,7 @@ def test_maps_in_the_update(change: Change, tmp_path: Path) -> None:
     assert not any("could not be recomputed" in one.text for one in found.assumptions)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_a_hook_that_no_comparison_covers_is_named(tmp_path: Path) -> None:
     """Nesterov's momentum for several tensors adds to gradients, so that changes by a hook are not compared."""
 
@@ -408,7 +408,7 @@ def features_of_the_batch(training: Any, batch: Any, kept: dict[str, Any]) -> No
 LEFT = ("sum", "noise of a layer", "a tiny coordinate")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("report_first", [True, False])
 @pytest.mark.parametrize(
     ("change", "leak", "expected"),
@@ -445,7 +445,7 @@ def loop_of_gradients(folder: Path, gradient: Callable[[int, Tensor, Tensor, Ten
     return folder
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("length", [6.3, 0.2])
 def test_a_layer_without_noise_where_its_sum_is_short_is_not_proved(length: float, tmp_path: Path) -> None:
     """A map that tests the exact sum: no step of this training has one below 0.2."""
@@ -457,7 +457,7 @@ def test_a_layer_without_noise_where_its_sum_is_short_is_not_proved(length: floa
     assert not checked(loop_of_gradients(tmp_path / "run", gradient), epsilon=20.0).fine
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("factor", [1.0, 1.0005])
 def test_a_small_factor_of_the_steps_of_two_records_is_asked(factor: float, tmp_path: Path) -> None:
     """The noise of 92,002 coordinates has a length that shows a factor of 1.008: truth above 50, certified 4.7."""
@@ -471,7 +471,7 @@ def test_a_small_factor_of_the_steps_of_two_records_is_asked(factor: float, tmp_
     assert asks is (factor != 1.0)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_a_map_of_one_part_is_asked(tmp_path: Path) -> None:
     """A record may have chosen the part, as in one recording the steps."""
     training = Training(epochs=1).build()

@@ -120,6 +120,7 @@ def test_rates_of_membership_follow_from_the_profile(audited: AuditResult) -> No
         assert exact.upper <= power < 1.1 * exact.upper
 
 
+@pytest.mark.ci
 def test_the_curve_is_monotone_and_says_how_far_approximations_are(small: Path, tmp_path: Path) -> None:
     changes = ("claims=[]", "mechanism.baselines=[clt, edgeworth, absent-first]")
     columns = series(specs.audit_of(small, tmp_path / "store", *changes), "gamma-by-kappa").columns

@@ -1,0 +1,1 @@
+"""Recording of scripts that nobody edited: ``dpspec record`` and ``import dpspec.auto``."""
