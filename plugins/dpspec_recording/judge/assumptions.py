@@ -450,14 +450,14 @@ def _records(run: RecordedRun, reduction: Assumption | None) -> Iterator[Assumpt
         yield stated("gradient-parameters", status="unchecked", text=text)
     if end is not None and end.error:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
-        what, reason = "block", TEXTS["ended-by-error"]
+        span, reason = "block", TEXTS["ended-by-error"]
         if run.folder.script is not None:
-            what = "script"
+            span = "script"
             reason = (
                 "a record may cause an error, and a person may stop by a loss: record a run without it, or "
                 "--assume ended-by-error"
             )
-        text = f"an exception{named} ended the {what} after {run.steps} steps: {reason}"
+        text = f"an exception{named} ended the {span} after {run.steps} steps: {reason}"
         yield stated("ended-by-error", status="unchecked", text=text)
 
 

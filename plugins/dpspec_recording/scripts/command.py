@@ -43,7 +43,7 @@ def run(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="If the script ends with 0, check each recording; the exit code is then that of the check."
+            "--check", help="If the script ends with 0, check each recording; the exit code is then the check's."
         ),
     ] = False,
     delta: Delta = None,
@@ -59,7 +59,7 @@ def run(
     The script is not edited. Its output, its exit code and its weights are the same, and an error of the recorder does
     not end it: the recorder writes to standard error only, in lines that begin with "dpspec".
 
-    Trainings with Opacus' PrivacyEngine are recognized. A script with a loop of its own runs, and nothing is recorded.
+    Trainings with Opacus' PrivacyEngine are recognized. A script with a custom loop runs, and nothing is recorded.
     """
     claim = _claim(delta, epsilon, group_size, adjacency, public, assume, accept)
     if not check and claim:
