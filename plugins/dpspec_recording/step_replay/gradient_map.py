@@ -124,8 +124,8 @@ class GradientMap:
                 read_tensors += tensors
         self._read = {*map(id, read_tensors)}
         self.inputs: list[Tensor] = list({id(tensor): tensor for tensor in (*inputs, *read_tensors)}.values())
-        before = {address: content for address, content in trace.before.items() if address not in parameters}
-        self._part = trace.part(steps_of_map, before)
+        # of parameters, too, that the update has moved since a hook of the optimizer read them
+        self._part = trace.part(steps_of_map, trace.before)
 
     def apply(self, values: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the results for other values of the sources and inputs, and the present parameters.
