@@ -9,6 +9,11 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-FOLDER = Path(os.environ.get("DPSPEC_RECORD") or "run")
+_session = import_module("dpspec_recording.scripts.session").start(
+    Path(os.environ.get("DPSPEC_RECORD") or "run"), whole=False
+)
 
-import_module("dpspec_recording.scripts.session").start(FOLDER, whole=False)
+
+def end() -> None:
+    """End all recordings of this process, and put back the names of libraries. The process ends them by itself."""
+    _session.end()

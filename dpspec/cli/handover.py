@@ -6,7 +6,7 @@ from collections.abc import Callable
 class Handover(BaseException):
     """The command is over, and the process continues with ``program``, which no handler of the command line observes.
 
-    ``program`` returns the exit code. Its exceptions end the process as those of a script do.
+    ``program`` returns the exit code. Its exceptions end the process as in a script.
     """
 
     def __init__(self, program: Callable[[], int]) -> None:

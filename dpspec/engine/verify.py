@@ -39,7 +39,7 @@ from dpspec.language.load import from_document
 from dpspec.language.yaml_source import from_plain, plain
 from dpspec.models.weights_file import FromFile
 from dpspec.registry.loader import sign_off
-from dpspec.results.diff import short
+from dpspec.results.differing import short
 from dpspec.results.redact import INTERNAL
 from dpspec.text import clipped
 

@@ -33,7 +33,7 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import describe
 from dpspec.results import codec
 from dpspec.results.codec import result_schema
-from dpspec.results.diff import differing
+from dpspec.results.differing import differing
 from dpspec.results.evidence_weight import TRADE_OFF, claim_scope, covers, is_profile, shortfall
 from dpspec.results.inequalities import statement
 from dpspec.testing.provider import ProviderSuite, impurities, require, require_light

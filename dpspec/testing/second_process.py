@@ -18,7 +18,7 @@ from typing import Any
 from dpspec.json_records import write
 from dpspec.registry.loader import FAMILIES, Candidate, Registry, used_project
 from dpspec.registry.project import ProjectFile
-from dpspec.results.diff import differing
+from dpspec.results.differing import differing
 from dpspec.testing.provider import require
 
 #: The program of a process. It shifts the clock before any plugin is imported, and writes its parts to a file.

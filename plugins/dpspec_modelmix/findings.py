@@ -45,18 +45,13 @@ _ONE_HOT = dps.Assumption(
 )
 
 
-def base_assumptions(spec: dps.Spec) -> tuple[dps.Assumption, ...]:
-    """The assumptions of bounds with and without mixing."""
-    return BASE if PhaseOptions.of(spec.phases[0]).embedding is None else (*BASE, SUBSPACE)
-
-
 def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
     segments = segments_of(spec.phases, spec.training.options, context.facts)
     deltas = kit.claimed_deltas(spec)
     if segments is None:
         yield from (_theorem(delta, math.inf, "without noise", "no noise, no bound", BASE) for delta in deltas)
         return
-    base = base_assumptions(spec)
+    base = BASE if PhaseOptions.of(spec.phases[0]).embedding is None else (*BASE, SUBSPACE)
     reasons = [reason for _, reason in unmet_conditions(spec)]
     curve = kit.CURVE_DELTAS if spec.audit is not None else ()
     deltas_of_curve = tuple(sorted({*deltas, *curve}))
@@ -116,6 +111,19 @@ def _with_mixing(
     for scope in scopes:
         yield _theorem(delta, repaired.best.epsilon, "rdp/integer-orders", SOURCE, (*assumptions, one_hot), scope)
         yield _theorem(delta, repaired.improved.epsilon, method, source, (*assumptions, one_hot), scope)
+    if theory.has_fractional_orders(segments):
+        real = theory.real_epsilon(segments, delta)
+        yield dps.Finding(
+            quantity="epsilon",
+            value=real.epsilon,
+            bound="estimate",
+            rigor="approximate",
+            at=dps.FrozenMap({"delta": delta}),
+            scope=SCOPE,
+            method=f"rdp/fractional-orders, best at {real.order:g}",
+            source=f"{SOURCE}; {theory.FRACTIONAL}",
+            assumptions=(*assumptions, replace(_ONE_HOT, text=theory.FRACTIONAL)),
+        )
 
 
 def _theorem(

@@ -12,9 +12,8 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import BestEpsilon, Floats, best_epsilon, gaussian_rdp, inside, sampled_gaussian_rdp
+from dpspec.accounting import inside
 from dpspec_modelmix import theory
-from dpspec_modelmix.findings import MIXED, base_assumptions
 from dpspec_modelmix.options import PhaseOptions, Segment, divisor_of, segments_of, unmet_conditions
 from dpspec_modelmix.theory import SCOPE, SOURCE, Moments
 
@@ -42,7 +41,7 @@ def compare(
         else:
             yield from _amplification(segments, delta, bounds)
             yield from figure_3(spec, segments, delta)
-            yield from comparisons(spec, segments, delta, (*base_assumptions(spec), *MIXED))
+            yield from comparisons(spec, segments, delta)
     if "utility" in spec.mechanism.options:
         yield from utility_findings(spec, facts, deltas[-1])
 
@@ -139,35 +138,7 @@ def advanced_composition(steps: int, step_epsilon: float, delta: float) -> float
     ) * step_epsilon + steps * step_epsilon * math.expm1(step_epsilon)
 
 
-#: Orders that reproduce the paper's printed values. Its proof does not cover the fractional ones.
-REAL_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0)
-
-
-def real_epsilon(segments: Sequence[Segment], delta: float) -> BestEpsilon:
-    """The theorem's epsilon over the paper's fractional orders, which no theorem covers; without mixing at gap 0."""
-    return best_epsilon(REAL_ORDERS, theory.total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
-
-
-def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
-    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair."""
-    if not segment.one_dimensional:
-        raise ValueError("fractional orders are defined for p = 1 only")
-    a = np.asarray(orders, dtype=np.float64)
-    if segment.gap < theory.NARROW:
-        if segment.rate == 1.0:
-            return gaussian_rdp(a, segment.effect)
-        return sampled_gaussian_rdp(a, segment.rate, 1.0 / segment.effect)
-    excess = theory.log_excess_moments(a, segment.shift, segment.gap, segment.rate)
-    return np.asarray(np.logaddexp(0.0, excess) / (a - 1.0), dtype=np.float64)
-
-
-#: Reason why orders below 2 support no verdict.
-_FRACTIONAL = "the proof expands a binomial and covers integer orders only; supported by numbers"
-
 PRINTED = "Xiao, Wan & Devadas, as printed"
-
-#: Fractional orders are omitted for larger shifts, because float64 cannot represent them.
-_LARGEST_SHIFT = 30.0
 
 
 def compared(
@@ -178,7 +149,6 @@ def compared(
     *,
     delta: float | None = None,
     refuted: str = "",
-    assumptions: tuple[dps.Assumption, ...] = (),
 ) -> dps.Finding:
     """A comparison value without effect on verdicts; ``refuted`` is the reason why a printed formula is wrong."""
     return dps.Finding(
@@ -190,15 +160,11 @@ def compared(
         scope=SCOPE,
         method=method,
         source=source,
-        assumptions=assumptions,
         printed=dps.Printed(refuted=True, reason=refuted) if refuted else None,
     )
 
 
-def comparisons(
-    spec: dps.Spec, segments: Sequence[Segment], delta: float, assumptions: tuple[dps.Assumption, ...]
-) -> Iterator[dps.Finding]:
-    """Values for comparison; ``assumptions`` are without ``one-hot-worst``."""
+def comparisons(spec: dps.Spec, segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
     laplace = segments[0].noise == "laplace"
     if laplace:
         steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
@@ -210,14 +176,11 @@ def comparisons(
         if len(segments) == 1:
             yield from _printed_laplace(segments[0], spec.phases[0].clip_norm, delta)
     else:
-        if all(s.one_dimensional and s.shift <= _LARGEST_SHIFT for s in segments):
-            real = real_epsilon(segments, delta)
-            unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
-            method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
-            yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
-            plain = real_epsilon(theory.without_mixing(segments), delta).epsilon
+        if theory.has_fractional_orders(segments):
+            real = theory.real_epsilon(segments, delta)
+            plain = theory.real_epsilon(theory.without_mixing(segments), delta).epsilon
             method = "the same, fractional orders"
-            yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
+            yield compared("amplification", plain / real.epsilon, method, theory.FRACTIONAL, delta=delta)
             method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
             yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
         yield from _printed(segments, delta)
@@ -259,7 +222,7 @@ def figure_3(spec: dps.Spec, segments: Sequence[Segment], delta: float) -> Itera
     setting = (options.mixing.threshold, options.sparsity)
     columns: dict[str, list[dps.Json]] = {
         "printed": [FIGURE_3.get(setting) if panel == _PANELS[0] else None],
-        "recomputed": [real_epsilon(segments, delta).epsilon if segments[0].one_dimensional else repaired],
+        "recomputed": [theory.real_epsilon(segments, delta).epsilon if segments[0].one_dimensional else repaired],
         "repaired": [repaired],
         "improved": [improved],
     }

@@ -31,7 +31,7 @@ POWER = 0.99
 class AuditFacts:
     """The audited steps. share: the probability of an audit after the first steps."""
 
-    # ranks audit the steps that all of them make
+    # ranks audit the steps that all ranks make
     steps: Count = field(metadata=join_by(min, sum))
     audited: Count = field(metadata=join_by(min, sum))
     share: Number = field(metadata=join_by(min))

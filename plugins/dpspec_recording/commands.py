@@ -25,7 +25,14 @@ from dpspec.errors import SpecError, UsageError
 if TYPE_CHECKING:
     from dpspec.contract import Result
 
-Delta: TypeAlias = Annotated[float, typer.Option(metavar="D", help="The delta of the claim, above 0 and below 1.")]
+Delta: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="D",
+        help="The delta of the claim, above 0 and below 1; by default 1e-5, or without a claim about RUN the largest "
+        "power of ten below 1 over the number of records, if that is smaller.",
+    ),
+]
 
 Epsilon: TypeAlias = Annotated[
     float | None,
@@ -76,7 +83,7 @@ def check(
             "or of dp-accounting (event.to_named_tuple()).",
         ),
     ] = None,
-    delta: Delta = 1e-5,
+    delta: Delta = None,
     epsilon: Epsilon = None,
     group_size: GroupSizes = [],  # noqa: B006 - typer copies it
     adjacency: Adjacency = None,
@@ -119,7 +126,7 @@ def check(
     --history judges the releases that an accountant declares, with the same exit codes. It observes no training.
     """
     from dpspec.language.declared_facts import read_declared_facts
-    from dpspec_recording.judge.check import RunClaim, check_run
+    from dpspec_recording.judge.check import RunClaim, check_run, usual_delta
 
     if verbose and quiet:
         raise UsageError("--verbose and --quiet exclude each other: remove one")
@@ -138,14 +145,17 @@ def check(
             raise UsageError(f"{surplus[0]} does not apply to --history: remove it")
         relation = adjacency or "add-remove"
         shown = Shown(internal=internal, verbose=verbose, quiet=quiet)
-        return _check_history(history, epsilon, delta, sizes, relation, reports, shown)
+        return _check_history(history, epsilon, 1e-5 if delta is None else delta, sizes, relation, reports, shown)
     if run is None:
         raise UsageError("RUN is missing: give the folder that dpspec.record wrote, or --history FILE")
+    relation = adjacency or "zero-out"
+    if delta is None:
+        delta = usual_delta(run, relation) if epsilon is None else 1e-5
     claim = RunClaim(
         delta=delta,
         epsilon=epsilon,
         group_sizes=sizes,
-        adjacency=adjacency or "zero-out",
+        adjacency=relation,
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
         accept=tuple(dict.fromkeys(accept)),

@@ -1,4 +1,4 @@
-"""What the recorder tells the user during a training: warnings of Python, or lines of a script that nobody edited.
+"""Messages of the recorder during a training: warnings of Python, or lines if it records an unedited script.
 
 Such a script may turn warnings into errors, which would end it, or end the rule that warns.
 """

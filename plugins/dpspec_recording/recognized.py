@@ -362,7 +362,7 @@ def largest_multiplicity(dataset: Any) -> int:
 def have_common_records(first: Any, second: Any) -> bool | None:
     """Whether two datasets have a record in common; None if they are over different objects, whose rows may agree."""
     sources: dict[Any, int] = {}
-    places = []
+    indices = []
     for dataset in (first, second):
         try:
             size = len(dataset)
@@ -371,10 +371,10 @@ def have_common_records(first: Any, second: Any) -> bool | None:
         resolved = _resolved(dataset, np.arange(size, dtype=np.int64), sources, _DEEPEST) if 0 < size <= _MOST else None
         if resolved is None:
             return True if first is second else None
-        places.append(np.unique(resolved, axis=1))
-    if len(np.unique(np.concatenate(places, axis=1), axis=1).T) < sum(place.shape[1] for place in places):
+        indices.append(np.unique(resolved, axis=1))
+    if len(np.unique(np.concatenate(indices, axis=1), axis=1).T) < sum(unique.shape[1] for unique in indices):
         return True
-    return False if set(places[0][0]) == set(places[1][0]) else None
+    return False if set(indices[0][0]) == set(indices[1][0]) else None
 
 
 def _resolved(dataset: Any, indices: Any, sources: dict[Any, int], depth: int) -> Any:

@@ -179,11 +179,6 @@ class Recorder:
         """The number of recorded steps."""
         return 0 if self._training is None else self._training.steps
 
-    @property
-    def ended(self) -> RunWriter | None:
-        """The writer of the folder after the block; None if the recording did not come to its end."""
-        return None if self._training is None else self._training.ended
-
     def _begun(self, method: str) -> WatchedTraining:
         if self._training is None:
             raise UsageError(f"run.{method} is for use inside the block, or after it")
@@ -319,6 +314,11 @@ class Recorder:
         content = table(planted.coins, values, planted.source)
         self._scored = True
         training.ended.scored(content, canaries=planted.count, final=final)
+
+
+def writer_of(recorder: Recorder) -> RunWriter | None:
+    """The writer of the folder after the block; None if the recording did not come to its end."""
+    return None if recorder._training is None else recorder._training.ended
 
 
 def _require_once(method: str, again: bool) -> None:

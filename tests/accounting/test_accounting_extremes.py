@@ -186,6 +186,7 @@ def test_a_level_below_the_smallest_number_is_not_zero() -> None:
     assert 0.0 < loss.tradeoff(0.5).upper < 1e-15
 
 
+@pytest.mark.ci
 def test_a_rare_case_whose_losses_do_not_differ_needs_no_long_quadrature() -> None:
     """All outputs of one sigma 1e8 are in one cell; its quadrature used to ask for 1e12 points."""
     pair = TruncatedPoisson(1, 1e-3, 1, 1, 1e8).above()

@@ -137,6 +137,7 @@ def test_reconstruction_does_not_depend_on_the_losses_direction() -> None:
     assert other.upper < by_direction[0].lower
 
 
+@pytest.mark.ci
 def test_advantage_is_delta_at_zero_in_either_direction() -> None:
     loss = composed("laplace", 1.0, 0.1, 30)
     both = [PrivacyLoss(loss.phases, direction).advantage() for direction in DIRECTIONS]

@@ -179,7 +179,7 @@ def test_a_recorded_training_is_entered_by_its_steps(tmp_path):
     assert (found.evidence, found.records, found.digest) == ("recorded", RECORDS, audit.recording.digest)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("federated", [False, True])
 def test_a_training_with_charged_bounds_is_a_guarantee_and_clients_are_no_records(federated, tmp_path):
     """A small charge to delta, as for omitted batches, hides in the width of epsilon at one delta."""

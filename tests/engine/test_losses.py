@@ -161,6 +161,7 @@ def test_a_run_on_real_targets_conforms_with_the_bounds_of_classes(project, loss
         assert audit.conformance.status == "no-deviation-found"
 
 
+@pytest.mark.ci
 def test_real_targets_are_refused_where_classes_are_needed(project):
     def errors(loss: Json = "huber", **blocks: Json) -> dict[str, str]:
         return refused(loss, **{**REGRESSION, **blocks})

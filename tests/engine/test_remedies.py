@@ -101,6 +101,7 @@ def test_nothing_is_searched_without_a_failure_or_without_time(tmp_path: Any) ->
     assert audited(spec(), tmp_path, 0.0).remedies == ()
 
 
+@pytest.mark.ci
 def test_a_search_takes_eight_seconds_by_default_and_ends_when_they_are_over(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

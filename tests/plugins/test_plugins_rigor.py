@@ -19,7 +19,8 @@ from dpspec_group import theory as group_theory
 from dpspec_modelmix import ModelMixAudit
 from dpspec_modelmix import findings as modelmix_bounds
 from dpspec_per_instance import PerInstanceAudit
-from dpspec_rero import ReroAudit, comparison, theory
+from dpspec_rero import ReroAudit, theory
+from dpspec_rero import findings as bounds_of_gamma
 
 DPSGD: dict[str, Any] = {
     "noise_multiplier": 1.0,
@@ -45,7 +46,7 @@ DELTA = 1e-5
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "CURVE", ())
+    monkeypatch.setattr(bounds_of_gamma, "CURVE", ())
     monkeypatch.setattr(theory, "WIDTH", 1e-4)
 
 

@@ -22,7 +22,7 @@ from dpspec.training.measure.scores import ProjectionObserver
 MOMENTUM = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "momentum", "momentum": 0.5}})
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.rounding
 @pytest.mark.parametrize("options", [None, MOMENTUM])
 def test_some_steps_are_measured_and_the_others_left_out(make_job, options):

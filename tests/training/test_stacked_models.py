@@ -48,7 +48,6 @@ def by_hand(models, x, y, inside, how):
     return torch.stack(sums), norms
 
 
-@pytest.mark.family
 @pytest.mark.parametrize(
     "how", [Clipper(0.3), Clipper(0.5, 0.05), Clipper(0.3, per_layer=True)], ids=["flat", "truncated", "per-layer"]
 )
@@ -123,7 +122,6 @@ def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
         assert torch.allclose(one.spread, other.spread, rtol=1e-4)
 
 
-@pytest.mark.ci
 def test_chunks_of_runs_and_records_change_nothing(make_job):
     _, watchers = watched(make_job, 3)
     whole, pieces = (SharedPopulations(watchers, make_job().model) for _ in range(2))
@@ -136,6 +134,7 @@ def test_chunks_of_runs_and_records_change_nothing(make_job):
             assert one.squares == pytest.approx(other.squares, rel=1e-5)
 
 
+@pytest.mark.ci
 def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch):
     whole, refused = StackedModel.add_clipped, []
 

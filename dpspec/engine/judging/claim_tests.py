@@ -211,8 +211,8 @@ class ClaimTests:
     def largest_refutable(self, tested: TestedClaim, part: Part) -> float | None:
         """The extreme claimed value that perfect evidence refutes in Holm's first step; None without one.
 
-        Within about 5% for a curve of several lines: the search for their weights ends up to 15% above the least valid
-        p-value, and not at the same distance for each claimed value.
+        Within about 5% for a curve of several lines: the search for their weights ends up to 15% above the minimum of
+        valid p-values, and its distance from this minimum depends on the claimed value.
         """
         from dpspec.accounting import bisect
         from dpspec.stats.attacks import evidence_tests

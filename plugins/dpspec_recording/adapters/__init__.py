@@ -1,1 +1,1 @@
-"""Adapters: each turns one kind of training into the events of probes. ``opacus`` observes, ``custom_loop`` is told."""
+"""Adapters: each turns one kind of training into events of probes. ``opacus`` observes, ``custom_loop`` gets reports."""

@@ -111,6 +111,8 @@ class OpacusTraining:
             self._wrap(optimizer, "clip_and_accumulate", before_sum, self._after_sum, if_audited=True)
         training.clipped = self._clipped
         self._wrap(optimizer, "add_noise", self._before_noise, self._after_noise)
+        if self._clipping == "adaptive":  # it reads its noisy count in Python
+            self._wrap(optimizer, "update_max_grad_norm", self._begin_count, self._end_count)
         if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
         before, after = partial(training.guarded, self._before_update), partial(training.guarded, self._after_update)
@@ -125,7 +127,7 @@ class OpacusTraining:
                 drawn=self._drawn_records,
             )
             self._replays.attach(training.guarded, training.undo, self._parts.loader)
-            training.explain = self._replays.explain
+            training.explain = partial(_explain, self._replays)
 
     def _attach_ghost(self) -> GhostSums:
         optimizer, training = self._optimizer, self._training
@@ -169,7 +171,7 @@ class OpacusTraining:
         """Nothing: the optimizer shows where a step begins."""
 
     def end(self) -> None:
-        """Nothing: a step that the optimizer has not made is none."""
+        """Nothing: only the optimizer ends a step."""
 
     def _drawn_records(self) -> DrawnRecords | None:
         """The records of the latest batch in their dataset, if it is in memory."""
@@ -260,6 +262,14 @@ class OpacusTraining:
         """The step that is not over."""
         return self._training.step
 
+    def _begin_count(self) -> None:
+        if self._replays is not None:
+            self._replays.exclude_from_map(begins=True)
+
+    def _end_count(self, _: Any) -> None:
+        if self._replays is not None:
+            self._replays.exclude_from_map(begins=False)
+
     def _begin_ghost(self, ghost: GhostSums) -> None:
         self._require_same_parameters()
         self._events.emit("before_sum")
@@ -346,6 +356,12 @@ class OpacusTraining:
         assert self._rank is not None
         self._rank.reduction(over=True)
         self._events.emit("after_reduction")
+
+
+def _explain(
+    replays: ReplayedSteps, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor], is_changed: bool
+) -> bool:
+    return replays.explain(stage, values, gradients, is_changed=is_changed)
 
 
 def expected_multiplier(optimizer: Any, clipping: str) -> float:

@@ -51,7 +51,7 @@ class Facts:
         return fact
 
     def written(self) -> dict[str, Any]:
-        """The JSON: the facts by name, those of probes beside the recorder's own."""
+        """The JSON: the facts of the recorder and of its probes, by name."""
         stated = {name: value for name, value in asdict(replace(self, observed={})).items() if name not in _OF_READER}
         return stated | {name: None if fact is None else asdict(fact) for name, fact in self.observed.items()}
 

@@ -1,4 +1,4 @@
-"""What a recorder that watched a whole script notes after the end of a recording: the rest of the script."""
+"""The script around a recording: facts that a recorder of whole scripts notes after the end of the recording."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OtherTraining:
     """Another private training in the same process of the script.
 
     Attributes:
-        folder: The name of its folder, beside the recording's.
+        folder: The name of its folder, in the same parent folder.
         common: Whether both draw from some of the same records; None if that is not known.
     """
 
@@ -47,7 +47,7 @@ class ScriptFacts:
         before, after: Steps of other optimizers before the recording began, and after its end. Those in between are
             facts of the recording.
         missed: The number of steps of the recorded optimizer that the recording does not have.
-        others: Other private trainings.
+        peers: Other private trainings.
         read: The steps after which ``state_dict()`` of the recorded model was called, the last ones if there are many.
     """
 
@@ -55,5 +55,5 @@ class ScriptFacts:
     before: tuple[OtherSteps, ...] = ()
     after: tuple[OtherSteps, ...] = ()
     missed: Count = 0
-    others: tuple[OtherTraining, ...] = ()
+    peers: tuple[OtherTraining, ...] = ()
     read: tuple[Count, ...] = ()

@@ -1,4 +1,4 @@
-"""What the steps of a folder show, so that its reader knows which facts it must have."""
+"""Kinds of values in the steps of a folder, by which its reader knows the facts that it must have."""
 
 from dpspec_recording.folder.step_record import UNSEEN, PublicStep
 

@@ -14,14 +14,11 @@ from dpspec_recording.folder.joined_folder import Comparison
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
 from dpspec_recording.judge.joined_checks import joined_parts
-from dpspec_recording.judge.recorded_run import Array, RecordedRun
+from dpspec_recording.judge.recorded_run import RecordedRun, follow
 from dpspec_recording.outcomes.conditions import NOTHING_ELSE, PER_RECORD_CLIPPING, TEXTS, stated
 from dpspec_recording.outcomes.outcome import Outcome, Remark, assumptions_of, doubts_about
 from dpspec_recording.probes.replays import loss_reduction
 from dpspec_recording.probes.reported_gradients import ReportedGradients
-
-#: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
-_FEWEST = 12
 
 #: Relative difference up to which divisors that the recorder fits to gradients are equal.
 _FITTED = 1e-2
@@ -135,22 +132,9 @@ def _computed_from_records(run: RecordedRun) -> str:
         observed = np.isfinite(run[name]) & np.isfinite(run["rows"])
         for rate in np.unique(rates[observed]):
             with_rate = observed & (rates == rate)
-            if _follows(run[name][with_rate], run["rows"][with_rate]):
+            if follow(run[name][with_rate], run["rows"][with_rate]):
                 return f"the {name.replace('_', ' ')} follows the number of records in each batch"
     return ""
-
-
-def _follows(values: Array, sizes: Array) -> bool:
-    """Whether many values rise or fall with the batch sizes at all of at least twelve steps.
-
-    A schedule independent of the batches does so rarely: with three single steps and nine equal ones the probability is
-    2 * 9! / 12! = 0.0015, with other sizes or more steps it is smaller.
-    """
-    different = len(np.unique(sizes))
-    if len(sizes) < _FEWEST or len(np.unique(values)) < max(4, different / 2):
-        return False
-    moves = np.diff(np.unique(np.stack([sizes, values]), axis=1)[1])
-    return len(moves) + 1 == different and (bool((moves >= 0).all()) or bool((moves <= 0).all()))
 
 
 def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
@@ -283,5 +267,12 @@ def _records(run: RecordedRun) -> Iterator[Assumption]:
     end = run.end
     if end is not None and end.error:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
-        text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
+        span, reason = "block", TEXTS["ended-by-error"]
+        if run.folder.script is not None:
+            span = "script"
+            reason = (
+                "a record may cause an error, and a person may stop by a loss: record a run without it, or "
+                "--assume ended-by-error"
+            )
+        text = f"an exception{named} ended the {span} after {run.steps} steps: {reason}"
         yield stated("ended-by-error", status="unchecked", text=text)

@@ -50,6 +50,22 @@ class RunClaim(StatedClaim):
             )
 
 
+#: The largest delta of a question without a claim is 10 to the power of minus this.
+_EXPONENT = 5
+
+
+def usual_delta(run: Path, adjacency: str) -> float:
+    """The delta of a question without a claim: 1e-5, or the largest power of ten below 1 over the number of records.
+
+    The latter only if this number is public.
+    """
+    records = None if adjacency != "zero-out" else open_run(the_recording(run)).header.records
+    exponent = _EXPONENT
+    while records is not None and records >= 10**exponent:
+        exponent += 1
+    return float(f"1e-{exponent}")
+
+
 def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
     """The spec of a claim about a recorded run. model: the name of the model to be released."""
     require_known("assume", claim.assume, ASSUMABLE)

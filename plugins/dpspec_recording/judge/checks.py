@@ -1,4 +1,4 @@
-"""All tests of a run: those of its probes, and of its steps those of batches, the accountant and the divisor."""
+"""All tests of a run: by its probes, and on the batches, the accountant and the divisor of its steps."""
 
 from collections.abc import Iterator, Sequence
 

@@ -9,7 +9,7 @@ from dpspec_recording.outcomes.outcome import Missing, missing_of
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.rules.builtin import RULES
 
-#: What a recording does not show without each fact: those of probes, and the recorder's own.
+#: The open condition and the subject of the omitted test, by the name of a missing fact.
 _LACKS = {probe.name: probe.lacks for probe in PROBES if probe.lacks is not None}
 _LACKS |= {
     "drawn_batches": Missing(condition="unused-batches", subject="the number of drawn batches"),

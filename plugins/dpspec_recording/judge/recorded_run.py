@@ -37,8 +37,7 @@ from dpspec_recording.folder.step_record import (
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.contributions import Contributions
-from dpspec_recording.probes.gradient_map import GradientMap
-from dpspec_recording.probes.loss_scaler import LossScaler
+from dpspec_recording.probes.gradient_map import GradientMap, compared_steps
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.reported_gradients import ReportedGradients
@@ -46,6 +45,9 @@ from dpspec_recording.probes.reported_gradients import ReportedGradients
 Array: TypeAlias = np.ndarray[Any, Any]
 
 F = TypeVar("F")
+
+#: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
+_FEWEST = 12
 
 #: Number of first and of last steps whose noise along the recorder's directions is kept.
 KEPT = 4096
@@ -215,12 +217,12 @@ class RecordedRun:
 
     @cached_property
     def outcomes(self) -> Mapping[type[Probe[Any]], Sequence[Outcome]]:
-        """What each probe says of the run."""
+        """The outcomes of each probe."""
         return {probe: tuple(probe.judge(self.fact(probe), self)) for probe in PROBES}
 
     @property
     def all_outcomes(self) -> Iterator[Outcome]:
-        """What all probes say."""
+        """The outcomes of all probes."""
         return chain.from_iterable(self.outcomes.values())
 
     @property
@@ -338,23 +340,24 @@ class RecordedRun:
         maps, noisy, reported = self.fact(GradientMap), self.fact(NoisyGradients), self.fact(ReportedGradients)
         if maps is None or not maps.replayed or maps.moved:
             return 0
-        scaled = noisy.scaled - noisy.explained if noisy is not None and self._has_one_factor else 0
+        scaled = 0 if noisy is None or self._follows_sizes else noisy.scaled - noisy.explained
         changed = 0 if noisy is None else noisy.changed
         return changed + (0 if reported is None else reported.different) + scaled
 
     @property
     def has_mapped_factor(self) -> bool:
-        """Whether maps of the noisy gradient give the factors beyond the divisor, or are asked about one constant.
+        """Whether maps of the noisy gradient give the factors beyond the divisor, or are asked about them.
 
-        A constant factor of some steps only may have been chosen by a record. With torch's GradScaler the factor
-        depends on the gradients that overflowed.
+        A record may have chosen the steps of a constant factor, unless one map gives the gradients of all steps, as a
+        clipping does that is rarely active.
         """
-        scaler, facts = self.fact(LossScaler), self.fact(NoisyGradients)
-        if self.end is None or (scaler is not None and scaler.used):
+        facts, maps = self.fact(NoisyGradients), self.fact(GradientMap)
+        if self.end is None:
             return False
+        is_of_all = maps is not None and maps.explained > 0 and maps.by_all >= compared_steps(self)
+        is_free = is_of_all or self._is_at_all_steps or not self._has_constant_factor
         is_explained = facts is not None and 0 < facts.scaled == facts.explained
-        is_explained = is_explained and (self._has_one_factor or not self._has_constant_factor)
-        return is_explained or (self._has_one_factor and self.mapped_steps > 0)
+        return (is_explained and is_free) or self.mapped_steps > 0
 
     @property
     def _has_constant_factor(self) -> bool:
@@ -363,8 +366,20 @@ class RecordedRun:
         return len(scaled) > 0 and bool(np.ptp(scaled) <= self.divisor_precision * np.abs(scaled).max())
 
     @property
-    def _has_one_factor(self) -> bool:
-        return self._has_constant_factor and bool((np.abs(self.factors - 1.0) > self.divisor_precision).all())
+    def _is_at_all_steps(self) -> bool:
+        return bool((np.abs(self.factors - 1.0) > self.divisor_precision).all())
+
+    @property
+    def _follows_sizes(self) -> bool:
+        """Whether the factors rise or fall with the number of records in the batch."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factors = self["divisor"] / self["measured_divisor"]
+        observed = np.isfinite(factors) & np.isfinite(self["rows"])
+        factors, sizes = factors[observed], self["rows"][observed]
+        unique_sizes, places = np.unique(sizes, return_inverse=True)
+        means = np.bincount(places, factors) / np.maximum(np.bincount(places), 1)
+        is_one = np.abs(factors - means[places]) <= self.divisor_precision * np.abs(factors)
+        return len(unique_sizes) > 1 and bool(is_one.all()) and follow(means[places], sizes)
 
     @cached_property
     def factors(self) -> Array:
@@ -392,6 +407,19 @@ class RecordedRun:
         """The half precision type in which clipped gradients were summed; empty for full precision."""
         facts = self.fact(Contributions)
         return facts.sum_type if facts is not None and facts.sum_type in _UNIT else ""
+
+
+def follow(values: Array, sizes: Array) -> bool:
+    """Whether many values rise or fall with the batch sizes at all of at least twelve steps.
+
+    A schedule independent of the batches does so rarely: with three single steps and nine equal ones the probability is
+    2 * 9! / 12! = 0.0015, with other sizes or more steps it is smaller.
+    """
+    different = len(np.unique(sizes))
+    if len(sizes) < _FEWEST or len(np.unique(values)) < max(4, different / 2):
+        return False
+    moves = np.diff(np.unique(np.stack([sizes, values]), axis=1)[1])
+    return len(moves) + 1 == different and (bool((moves >= 0).all()) or bool((moves <= 0).all()))
 
 
 def read_run(path: Path) -> RecordedRun:

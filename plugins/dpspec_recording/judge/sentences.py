@@ -85,38 +85,38 @@ _NO_TEACHER = "and no teacher or other model that read them is used"
 
 
 def _outside(run: RecordedRun, script: ScriptFacts, *, released: bool) -> Iterator[str]:
-    """What a person confirms about other trainings, if the recorder watched the script around the recorded one.
+    """The sentences that a person confirms about other trainings, if the recorder watched the whole script.
 
     The recorder counts steps of torch's optimizers. It does not see a training by other means.
     """
     part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
     during = any(others_stepped(facts.get(SECOND_OPTIMIZER.name)) for facts in part_facts)
-    is_alone = script.whole and not (script.before or script.after or script.others or during)
-    seen = " (no other one stepped)" if is_alone else ""
+    is_alone = script.whole and not (script.before or script.after or script.peers or during)
+    alone = " (no other one stepped)" if is_alone else ""
     yield (
-        "nothing else was trained on these records outside of the script, or in it by other means than an optimizer "
-        f"of torch{seen}, {_NO_TEACHER}"
+        "nothing else was trained on these records by other processes than the script's, or in it by other means than "
+        f"an optimizer of torch{alone}, {_NO_TEACHER}"
     )
-    others = [*_other_steps(script.before, "before"), *([] if released else _other_steps(script.after, "after"))]
-    if others:
-        yield f"these steps in the script read none of these records: {joined(others)}"
+    steps = [*_other_steps(script.before, "before"), *([] if released else _other_steps(script.after, "after"))]
+    if steps:
+        yield f"these steps in the script read none of these records: {joined(steps)}"
     if not script.whole:
         yield "nothing was trained on these records in the script before it imported dpspec.auto"
-    common = [other.folder for other in script.others if other.common]
-    unknown = [other.folder for other in script.others if other.common is None]
+    common = [peer.folder for peer in script.peers if peer.common]
+    unknown = [peer.folder for peer in script.peers if peer.common is None]
     if common:
         yield (
             f"the models of {_numbered(common)} of the script, which were trained on some of the same records, are not "
-            "released: else epsilon is that of the composition (dpspec ledger)"
+            "released: else the composition has a larger epsilon (dpspec ledger)"
         )
     if unknown:
         yield f"{_numbered(unknown)} of the script had none of these records, or the model is not released"
 
 
 def _other_steps(steps: Sequence[OtherSteps], when: str) -> Iterator[str]:
-    for other in steps:
-        on_model = " on tensors of the model" if other.on_model else ""
-        yield f"{several(other.steps, 'step')} of {other.optimizer}{on_model} {when} this training"
+    for counted in steps:
+        on_model = " on tensors of the model" if counted.on_model else ""
+        yield f"{several(counted.steps, 'step')} of {counted.optimizer}{on_model} {when} this training"
 
 
 def _numbered(folders: Sequence[str]) -> str:

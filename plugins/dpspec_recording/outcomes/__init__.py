@@ -1,1 +1,1 @@
-"""What a judge says of a recorded run: the conditions of a proof, the faults that tests look for, and outcomes."""
+"""The conditions of a proof, the faults that tests look for, and the outcomes of the judges of a recorded run."""

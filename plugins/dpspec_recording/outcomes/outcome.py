@@ -1,4 +1,4 @@
-"""What the judge of a fact says: tests, assumptions, doubts about a condition, and facts that a recording lacks."""
+"""The outcomes of a fact: tests, assumptions, remarks on a condition, and facts that a recording lacks."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ class Missing:
 
     Attributes:
         condition: The name of the condition that the fact tests.
-        subject: What the recording does not show.
+        subject: The subject of the omitted test.
     """
 
     condition: str
     subject: str
 
 
-#: What a judge says of a fact.
+#: An outcome of a fact.
 Outcome: TypeAlias = RunTest | Assumption | Remark | Missing
 
 

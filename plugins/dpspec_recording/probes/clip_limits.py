@@ -1,6 +1,6 @@
 """The norm to which Opacus clips gradients, and the norm by which it scales their noise.
 
-The mistake: a script sets one of them, and clips to a longer norm than the noise is made for::
+The mistake: a script sets one norm, and clips to a longer one than the noise belongs to::
 
     optimizer.max_grad_norm = 0.5          # scales the noise
     # with ghost clipping the model's max_grad_norm clips, per layer the list max_grad_norms: both stay 1.0

@@ -1,4 +1,4 @@
-"""The contributions of a step: how many there are, how long they and their sum are, and how precise.
+"""The contributions of a step: their number, their lengths, the length of their sum, and their precision.
 
 The mistakes: a record has two rows of gradients, or none; a sum is longer than its reported contributions; or norms
 are computed in half precision, whose rounding lets a contribution exceed the clip norm::

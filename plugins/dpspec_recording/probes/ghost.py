@@ -77,7 +77,7 @@ class Ghost(Probe[GhostFacts]):
 
     @staticmethod
     def judge(facts: GhostFacts | None, run: RecordedRun) -> Iterator[Outcome]:
-        """Gradients must be those of the second pass, with norms that are theirs."""
+        """Gradients must come from the second pass, and each norm must be the one of its gradient."""
         if run.header.clipping != "ghost":
             return
         if facts is not None and facts.batches and run.end is not None:

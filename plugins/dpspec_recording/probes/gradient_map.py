@@ -55,10 +55,10 @@ class GradientMap(Probe[MapFacts]):
 
     @staticmethod
     def judge(facts: MapFacts | None, run: RecordedRun) -> Iterator[Outcome]:
-        """A map that reads more than the noisy gradient, or that some steps have, is asked about."""
+        """A map that reads more than the noisy gradient, or that some steps have, is a question to the user."""
         if facts is None:
             return
-        explained, without = facts.explained, max(0, _compared(run) - facts.by_all)
+        explained, without = facts.explained, max(0, compared_steps(run) - facts.by_all)
         if steps := run.mapped_steps:
             reads = (
                 f"reads tensors of shape {facts.inputs} (a mask, a matrix, parameters, a public batch?)"
@@ -88,7 +88,7 @@ class GradientMap(Probe[MapFacts]):
             yield stated("gradient-map", text)
 
 
-def _compared(run: RecordedRun) -> int:
+def compared_steps(run: RecordedRun) -> int:
     """The number of steps whose gradients were compared."""
     noisy, reported = run.fact(NoisyGradients), run.fact(ReportedGradients)
     return noisy.compared if noisy is not None else 0 if reported is None else reported.summed

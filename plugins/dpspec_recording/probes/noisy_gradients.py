@@ -78,10 +78,14 @@ class NoisyGradients(Probe[NoisyGradientFacts]):
         from dpspec_recording.sums.stepped_gradients import SteppedGradients
 
         # replays of steps, which start later, give the maps
-        def explain(stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-            return training.explain(stage, values, gradients)
+        def explain(stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor], is_changed: bool) -> bool:
+            return training.explain(stage, values, gradients, is_changed)
 
-        self._training, self._gradients = training, SteppedGradients(training.private_optimizer, explain)
+        def finds_maps() -> bool:
+            return training.replayer is not None and bool(training.replayer.finds_maps)
+
+        self._training = training
+        self._gradients = SteppedGradients(training.private_optimizer, explain, finds_maps)
 
     def after_noise(self) -> None:
         """Keep the noisy sum of an audited step."""

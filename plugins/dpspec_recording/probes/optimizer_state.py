@@ -105,7 +105,7 @@ class OptimizerState(Probe[OptimizerStateFacts]):
 
     @staticmethod
     def judge(facts: OptimizerStateFacts | None, run: RecordedRun) -> Iterator[Outcome]:
-        """Writes to the state leave the update rule open, and earlier steps what was trained."""
+        """Writes to the state leave the update rule open, and earlier steps leave the released model open."""
         if facts is None:
             return
         if facts.restated:

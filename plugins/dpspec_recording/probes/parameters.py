@@ -141,7 +141,7 @@ class Parameters(Probe[ParameterFacts]):
 
     @staticmethod
     def judge(facts: ParameterFacts | None, run: RecordedRun) -> Iterator[Outcome]:
-        """Each step has one update, and nothing else moved the parameters. A write is tested by what it was."""
+        """Each step has one update, and nothing else moved the parameters. A write is tested by its kind."""
         updates, internal = run["updates"], run.internal
         if np.isfinite(updates).any():
             yield SEVERAL_UPDATES.none_found(int((updates != 1).sum()), "one update a step")

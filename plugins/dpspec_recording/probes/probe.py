@@ -57,7 +57,7 @@ class Training:
     """A training as its probes see it.
 
     Attributes:
-        script_parts: What the script passed to ``dpspec.record``.
+        script_parts: The arguments of ``dpspec.record``.
         optimizer: Torch's, which makes the updates; None without one.
         private_optimizer: Opacus'; None for a custom loop.
         trained: All parameters that may move.
@@ -69,7 +69,7 @@ class Training:
         pauses: Counts the observations that run now, whose operations belong to no step.
         samples: The observer of the drawn records; None without.
         sketch: Measures the noise of a step.
-        is_recording: Whether the recording goes on: the training may outlive it.
+        is_recording: Whether the recording continues: the training may outlive it.
         begin_update: The optimizer begins an update: emits the event, and returns whether parameters moved before.
         read_options: Reads the options of a step that no update shows.
         write: Writes a step that is over, given the drawn records with the number of their batches, and its noise.
@@ -78,7 +78,8 @@ class Training:
         clipped: The observer of the gradients that Opacus clips; None for a custom loop.
         replayer: Repeats some steps with other records; None for trainings that cannot be repeated.
         reported: By quantity the row of all coordinates that a custom loop reported for the step.
-        explain: Whether a map of the noisy gradients gives those of a place in the step, as replays show.
+        explain: Whether a map of the noisy gradients gives the gradients at a place in the step, as replays show;
+            they may be unchanged.
         moved: Whether parameters moved between the last step and the update that begins.
         is_gradient_compared: Whether the gradients within the update that ended were compared with those before it.
         frozen_digest: Of the buffers and frozen parameters at the beginning.
@@ -106,7 +107,7 @@ class Training:
     clipped: Any = None
     replayer: Any = None
     reported: Mapping[str, Tensor] = field(default_factory=dict)
-    explain: Callable[[str, Sequence[Tensor], Sequence[Tensor]], bool] = lambda *_: False
+    explain: Callable[[str, Sequence[Tensor], Sequence[Tensor], bool], bool] = lambda *_: False
     moved: bool | Tensor = False
     is_gradient_compared: bool = False
     frozen_digest: str = ""
@@ -118,9 +119,9 @@ class Probe(Generic[F]):
 
     Attributes:
         name: Of the fact, in the folder of the run.
-        kind: The frozen dataclass of the fact, whose fields say how those of ranks and parts are joined; ``| None`` if
-            some trainings do not show the fact.
-        lacks: The condition that is open, and what a recording does not show, if the fact is required and missing.
+        kind: The frozen dataclass of the fact, whose fields say how the facts of ranks and parts are joined; ``|
+            None`` if some trainings do not show the fact.
+        lacks: The condition that is open if the fact is required and missing, and the subject of the omitted test.
         of_adding_ranks: Whether only the ranks that add noise have the fact.
     """
 
@@ -135,7 +136,7 @@ class Probe(Generic[F]):
         return False
 
     def start(self, training: Training) -> None:
-        """The recording begins: keep what the events need, and attach hooks until ``training.undo`` ends them."""
+        """The recording begins: prepare for the events, and attach hooks until ``training.undo`` ends them."""
 
     def before_clip(self) -> None:
         """Opacus clips the gradients of a physical batch now."""
@@ -181,7 +182,7 @@ class Probe(Generic[F]):
 
     @staticmethod
     def judge(facts: F | None, run: RecordedRun) -> Iterator[Outcome]:
-        """What the fact says of a run. None: the recording lacks it, or the training did not show it."""
+        """The outcomes of the fact. None: the recording lacks it, or the training did not show it."""
         return iter(())
 
 
@@ -202,6 +203,6 @@ class Events:
             observers += [getattr(probe, event) for probe in probes if getattr(type(probe), event) is not nothing]
 
     def emit(self, event: str, *observed: Any) -> None:
-        """Call the observers of an event with what it shows."""
+        """Call the observers of an event with its values."""
         for observe in self._observers[event]:
             observe(*observed)

@@ -71,7 +71,7 @@ OTHERS_MOVED = Fault(
 
 
 class Replays(Probe[ReplayFacts]):
-    """Notes what the replayer of the training finds; some kinds of training have none."""
+    """Notes the findings of the training's replayer; some kinds of training have none."""
 
     name, kind = "replays", ReplayFacts | None
     lacks = Missing(condition="unmixed-batches", subject="the replayed steps, or why no step was replayed")

@@ -1,4 +1,4 @@
-"""The gradients of a custom loop, beside the sum and the noise that it reports.
+"""The gradients of a custom loop, and the sum and the noise that it reports.
 
 The mistake: the loop reports noise that it does not add, or adds a sum that it does not report::
 
@@ -93,7 +93,7 @@ class ReportedGradients(Probe[GradientFacts]):
             return
         noise, total = training.reported.get("noise"), training.reported.get("the sum")
         self._gradients.compare(
-            training.step, noise, total, lambda *rows: training.explain("", list(rows[:2]), list(rows[2:]))
+            training.step, noise, total, lambda *rows: training.explain("", list(rows[:2]), list(rows[2:]), True)
         )
 
     def facts(self) -> GradientFacts | None:

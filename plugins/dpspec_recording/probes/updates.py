@@ -88,7 +88,7 @@ class Updates(Probe[UpdateFacts]):
         self._training, self._updates = training, recomputed_updates(training.optimizer, training.trained)
 
     def before_update(self) -> None:
-        """Copy what the update reads."""
+        """Copy parameters, gradients, options and state."""
         if self._training is not None:
             self._updates.before_step(audited=self._training.audits.audited)
 

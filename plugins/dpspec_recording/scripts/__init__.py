@@ -1,1 +1,1 @@
-"""Recording of scripts that nobody edited: ``dpspec record`` and ``import dpspec.auto``."""
+"""Recording of unedited scripts: ``dpspec record`` and ``import dpspec.auto``."""

@@ -43,10 +43,10 @@ def run(
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="If the script ends with 0, check each recording; the exit code is then that of the check."
+            "--check", help="If the script ends with 0, check each recording; the exit code is then the check's."
         ),
     ] = False,
-    delta: Delta = 1e-5,
+    delta: Delta = None,
     epsilon: Epsilon = None,
     group_size: GroupSizes = [],  # noqa: B006 - typer copies it
     adjacency: Adjacency = None,
@@ -59,10 +59,10 @@ def run(
     The script is not edited. Its output, its exit code and its weights are the same, and an error of the recorder does
     not end it: the recorder writes to standard error only, in lines that begin with "dpspec".
 
-    Trainings with Opacus' PrivacyEngine are recognized. A script with a loop of its own runs, and nothing is recorded.
+    Trainings with Opacus' PrivacyEngine are recognized. A script with a custom loop runs, and nothing is recorded.
     """
     claim = _claim(delta, epsilon, group_size, adjacency, public, assume, accept)
-    if not check and claim != _claim(1e-5, None, [], None, [], [], []):
+    if not check and claim:
         raise UsageError("a claim needs --check: dpspec record --check --epsilon E --delta D SCRIPT")
     several = int(os.environ.get("WORLD_SIZE") or 1) > 1
     if several and (check or "{n}" in out.name):
@@ -89,7 +89,7 @@ def run(
 
 
 def _claim(
-    delta: float,
+    delta: float | None,
     epsilon: float | None,
     group_size: Sequence[str],
     adjacency: str | None,
@@ -99,7 +99,7 @@ def _claim(
 ) -> list[str]:
     """The options of `dpspec check`."""
     group_sizes(group_size)
-    options = [f"--delta={delta!r}"]
+    options = [] if delta is None else [f"--delta={delta!r}"]
     options += [] if epsilon is None else [f"--epsilon={epsilon!r}"]
     options += [] if adjacency is None else [f"--adjacency={adjacency}"]
     named = {"group-size": group_size, "public": public, "assume": assume, "accept": accept}

@@ -38,8 +38,8 @@ class Imported(MetaPathFinder):
             spec = None if finder is self or find is None else find(fullname, path, target)
             if spec is not None:
                 self._call_after(spec)
-                found: ModuleSpec = spec
-                return found
+                library: ModuleSpec = spec
+                return library
         return None
 
     def _call_after(self, spec: ModuleSpec) -> None:

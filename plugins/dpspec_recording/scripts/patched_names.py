@@ -13,7 +13,7 @@ class PatchedName:
         package: The package whose import makes the name known.
         name: The name in the package, with dots.
         is_replaced: Whether a method is replaced by one that calls it; else the function registers a hook.
-        purpose: What the recorder learns by it.
+        purpose: The facts that the recorder gets by it.
     """
 
     package: str

@@ -115,7 +115,7 @@ def _put_first(folder: str) -> None:
 
 
 def _hide_frames(code: CodeType | None) -> None:
-    """Let tracebacks that are printed begin with the program: frames of the command are no part of it."""
+    """Let tracebacks that are printed begin with the program: omit the frames of the command."""
     show = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

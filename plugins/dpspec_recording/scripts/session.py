@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: What to do about a training that no library prepares.
 OWN_LOOP = (
-    "A loop of your own needs `with dpspec.record(...)` around it, and in it the calls run.clipped(norms), "
+    "A custom loop needs `with dpspec.record(...)` around it, and in it the calls run.clipped(norms), "
     "run.summed(total) and run.noised(noise): docs/how-to/audit-your-own-loop.md"
 )
 
@@ -54,7 +54,7 @@ class Session:
     """
 
     def __init__(self, folder: Path, *, whole: bool, summary: bool) -> None:
-        """Begin. The arguments are those of :func:`start`."""
+        """Begin. The arguments are as for :func:`start`."""
         self.folder, self._whole, self._summary = folder, whole, summary
         self.trainings: list[PreparedTraining] = []
         self.error: BaseException | None = None
@@ -96,13 +96,13 @@ class Session:
         def make(engine: Any, *args: Any, **named: Any) -> Any:
             self._depth += 1  # one of the two methods calls the other
             try:
-                made = method(engine, *args, **named)
+                prepared = method(engine, *args, **named)
             finally:
                 self._depth -= 1
             if self._depth == 0:
                 with self._guarded():
-                    self._prepare(engine, made)
-            return made
+                    self._prepare(engine, prepared)
+            return prepared
 
         return make
 
@@ -126,12 +126,12 @@ class Session:
             for training in stepped:
                 training.missed += 1
 
-    def _prepare(self, engine: Any, made: Any) -> None:
+    def _prepare(self, engine: Any, prepared: Any) -> None:
         from dpspec_recording.scripts.training import PreparedTraining
 
         with self._lock:
             self._enter_process()
-            training = PreparedTraining(engine, made, [other for other in self.trainings if other.has_begun])
+            training = PreparedTraining(engine, prepared, [peer for peer in self.trainings if peer.has_begun])
             self.trainings.append(training)
             training.wait(functools.partial(self._begin_guarded, training))
 
@@ -144,12 +144,12 @@ class Session:
         with self._lock:
             if not training.is_waiting or os.getpid() != self._process or self._steps is None:
                 return
-            for other in self.trainings:
-                if other.recorder is not None and not other.is_concurrent_with(training) and other.recorder.steps:
-                    self._suspend(other)
+            for peer in self.trainings:
+                if peer.recorder is not None and not peer.is_concurrent_with(training) and peer.recorder.steps:
+                    self._suspend(peer)
             first = not training.has_begun
             if first:
-                inner = [other.optimizer() for other in self.trainings]
+                inner = [peer.optimizer() for peer in self.trainings]
                 training.others_before = self._steps.since([], self._steps.now(), inner, training.tensors)
             try:
                 self._record(training, first=first)
@@ -161,9 +161,9 @@ class Session:
                 say(f"dpspec record: a training is not recorded: {training.failure}")
 
     def _record(self, training: PreparedTraining, *, first: bool) -> None:
-        earlier = [other for other in training.before if other.has_begun and training.shares_model_with(other)]
+        earlier = [peer for peer in training.before if peer.has_begun and training.shares_model_with(peer)]
         if first and earlier and earlier[-1].folder is not None:
-            with contextlib.suppress(DpspecError):  # of another dataset, for example: a training of its own
+            with contextlib.suppress(DpspecError):  # of another dataset, for example: a separate training
                 training.begin(earlier[-1].folder, resume=True)
                 return
         folder = training.folder or self._new_folder(training)
@@ -186,7 +186,7 @@ class Session:
         if training.is_distributed:
             from dpspec_recording.ranks.group import agreed
 
-            begun = sum(other.is_distributed and other.has_begun for other in self.trainings)
+            begun = sum(peer.is_distributed and peer.has_begun for peer in self.trainings)
             common = self.folder / agreed(f"dpspec-script/{begun}", str(number))
             if common != folder:
                 folder.rmdir()
@@ -194,7 +194,7 @@ class Session:
         return folder
 
     def _enter_process(self) -> None:
-        """Begin anew in a forked process: the trainings of its parent are recorded there."""
+        """Begin again in a forked process: the trainings of its parent are recorded there."""
         if os.getpid() != self._process:
             self._process, self.trainings, self._lock = os.getpid(), [], threading.RLock()
             Finalize(None, self.end, exitpriority=0)
@@ -235,21 +235,21 @@ class Session:
         from dpspec_recording.folder.script_facts import OtherTraining
         from dpspec_recording.recognized import have_common_records
 
-        inner, others = [other.optimizer() for other in self.trainings], list[OtherTraining]()
-        for other in self.trainings:
-            if other.folder is None or other.folder == training.folder:
+        inner, peers = [peer.optimizer() for peer in self.trainings], list[OtherTraining]()
+        for peer in self.trainings:
+            if peer.folder is None or peer.folder == training.folder:
                 continue
-            datasets = training.dataset(), other.dataset()
+            datasets = training.dataset(), peer.dataset()
             common = None if None in datasets else have_common_records(*datasets)
-            others.append(OtherTraining(folder=other.folder.name, common=common))
+            peers.append(OtherTraining(folder=peer.folder.name, common=common))
         after = self._steps.since(training.steps_at_end, self._steps.now(), inner, training.tensors)
-        training.note(whole=self._whole, after=after, others=tuple(others))
+        training.note(whole=self._whole, after=after, peers=tuple(peers))
 
     @property
     def folders(self) -> list[Path]:
         """The folders of the recordings."""
-        found = {training.folder: None for training in self.trainings if training.folder is not None}
-        return list(found)
+        recorded = {training.folder: None for training in self.trainings if training.folder is not None}
+        return list(recorded)
 
     @property
     def failures(self) -> list[str]:
@@ -257,7 +257,7 @@ class Session:
         return [training.failure for training in self.trainings if training.failure]
 
     def summary(self) -> str:
-        """What was recorded, and how to go on."""
+        """The number of recordings, and the next command."""
         names = [os.path.relpath(folder) for folder in self.folders]
         if len(names) == 1:
             return f"1 training is recorded: dpspec check {names[0]} --epsilon E --delta D"

@@ -52,9 +52,9 @@ class CountedSteps:
         """
         omitted = {id(optimizer) for optimizer in private}
         numbers = zip(self._all, end, [*start, *[0] * (len(end) - len(start))], strict=False)
-        others = [
+        counts = [
             OtherSteps(optimizer=counted.name, steps=last - first, on_model=not counted.tensors.isdisjoint(tensors))
             for counted, last, first in numbers
             if last > first and id(counted.optimizer()) not in omitted
         ]
-        return tuple(sorted(others, key=lambda other: not other.on_model)[:MOST_LISTED])
+        return tuple(sorted(counts, key=lambda step: not step.on_model)[:MOST_LISTED])

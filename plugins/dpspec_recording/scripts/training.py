@@ -15,7 +15,7 @@ from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps, OtherTraining, ScriptFacts
 from dpspec_recording.model_hook import suppressed
 from dpspec_recording.parts import Parts
-from dpspec_recording.recorder import Recorder
+from dpspec_recording.recorder import Recorder, writer_of
 
 
 class PreparedTraining:
@@ -23,7 +23,7 @@ class PreparedTraining:
 
     The recorder begins with the first iteration of the loader or the first gradients of the model, so the weights and
     options that the script sets before are the initial ones. The recorder holds the model, so it ends when the script
-    begins another training, and goes on in a further part if the first one goes on.
+    begins another training, and continues in a further part if the first one does.
 
     Attributes:
         before: The trainings that had begun when this one was prepared.
@@ -35,15 +35,15 @@ class PreparedTraining:
         is_distributed: Whether its optimizer sums over several processes.
     """
 
-    def __init__(self, engine: Any, made: tuple[Any, ...], before: list[PreparedTraining]) -> None:
-        """made: what ``make_private`` returned."""
-        _, module = recognized.hooked(made[0])
-        optimizer = made[1]
-        self._held: tuple[Any, ...] | None = (made[0], optimizer, made[-1], engine)
+    def __init__(self, engine: Any, prepared: tuple[Any, ...], before: list[PreparedTraining]) -> None:
+        """prepared: the objects that ``make_private`` returned."""
+        _, module = recognized.hooked(prepared[0])
+        optimizer = prepared[1]
+        self._held: tuple[Any, ...] | None = (prepared[0], optimizer, prepared[-1], engine)
         self._weak = tuple(map(ref, (*self._held, engine.accountant)))
         self._module = ref(module)
         self.optimizer = ref(optimizer.original_optimizer)
-        self.dataset = _reference(getattr(made[-1], "dataset", None))
+        self.dataset = _reference(getattr(prepared[-1], "dataset", None))
         self.tensors = frozenset(id(p) for p in module.parameters())
         self.is_distributed = recognized.is_distributed(optimizer)
         self.before = before
@@ -68,19 +68,19 @@ class PreparedTraining:
 
     def is_of(self, loader: Any) -> bool:
         """Whether a loader is the one of this training, or another one around its batches, as of a memory manager."""
-        own: Any = self._weak[2]()
-        if own is None or loader is own:
-            return own is not None
+        private_loader: Any = self._weak[2]()
+        if private_loader is None or loader is private_loader:
+            return private_loader is not None
         batches = getattr(loader, "batch_sampler", None)
         inner = getattr(batches, "sampler", None) if type(batches).__name__ == "BatchSplittingSampler" else batches
-        return inner is not None and inner is getattr(own, "batch_sampler", None)
+        return inner is not None and inner is getattr(private_loader, "batch_sampler", None)
 
-    def is_concurrent_with(self, other: PreparedTraining) -> bool:
+    def is_concurrent_with(self, peer: PreparedTraining) -> bool:
         """Whether both were prepared before either began, as two networks of one training are."""
-        return other not in self.before and self not in other.before
+        return peer not in self.before and self not in peer.before
 
-    def shares_model_with(self, other: PreparedTraining) -> bool:
-        return bool(self.tensors) and not self.tensors.isdisjoint(other.tensors)
+    def shares_model_with(self, peer: PreparedTraining) -> bool:
+        return bool(self.tensors) and not self.tensors.isdisjoint(peer.tensors)
 
     def wait(self, begin: Callable[[], None]) -> None:
         """Call ``begin`` when the model computes gradients."""
@@ -101,8 +101,8 @@ class PreparedTraining:
         """
         self.stop_waiting()
         model, optimizer, loader, engine = self._parts()
-        parts = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED))
-        recorder = Recorder(folder, parts, resume=resume)
+        training_parts = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED))
+        recorder = Recorder(folder, training_parts, resume=resume)
         recorder.__enter__()
         self.folder, self.recorder = folder, recorder
         self._held = None  # the recorder holds them
@@ -110,22 +110,22 @@ class PreparedTraining:
         self._hooks.append(recognized.inner_module(model).register_state_dict_pre_hook(hook))  # type: ignore[no-untyped-call]
 
     def _parts(self) -> tuple[Any, ...]:
-        held = self._held or tuple(reference() for reference in self._weak[:4])
-        model, optimizer, loader, engine = held
+        objects = self._held or tuple(reference() for reference in self._weak[:4])
+        model, optimizer, loader, engine = objects
         if model is None or optimizer is None or loader is None:
             raise UsageError("its model, optimizer or loader is gone")
         return model, optimizer, loader, engine or self._weak[4]()
 
     def end(self, error: type[BaseException] | None) -> None:
-        """End the recording until the training goes on. error: of the script, if it ended by one."""
+        """End the recording until the training continues. error: of the script, if it ended by one."""
         self.stop_waiting()
         recorder, self.recorder = self.recorder, None
         if recorder is None:
             return
         recorder.__exit__(error, None, None)
         self.steps += recorder.steps
-        if recorder.ended is not None:
-            self._writers.append(recorder.ended)
+        if (writer := writer_of(recorder)) is not None:
+            self._writers.append(writer)
 
     def stop_waiting(self) -> None:
         """Remove the hooks of the model."""
@@ -133,21 +133,21 @@ class PreparedTraining:
             hook.remove()
         self._hooks.clear()
 
-    def note(self, *, whole: bool, after: tuple[OtherSteps, ...], others: tuple[OtherTraining, ...]) -> None:
+    def note(self, *, whole: bool, after: tuple[OtherSteps, ...], peers: tuple[OtherTraining, ...]) -> None:
         """Add the facts of the script to the recording."""
         facts = ScriptFacts(
             whole=whole,
             before=self.others_before,
             after=after,
             missed=self.missed,
-            others=others[:MOST_LISTED],
+            peers=peers[:MOST_LISTED],
             read=tuple(sorted(self._read)[-MOST_LISTED:]),
         )
         for writer in self._writers:
             writer.ran_in(facts)
 
 
-#: What a custom loop declares, and Opacus' optimizer and loader say themselves.
+#: The declarations of a custom loop. Opacus' optimizer and loader have these values.
 _DECLARED = ("noise_multiplier", "clip_norm", "rate", "records")
 
 

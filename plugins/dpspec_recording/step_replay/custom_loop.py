@@ -125,7 +125,7 @@ class ReplayedLoop:
             values = [gradient.detach().clone() for gradient in gradients]
             self._update = [*gradients], values, len(self._trace.operations)
 
-    def explain_rows(self, _: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+    def explain_rows(self, _: str, values: Sequence[Tensor], gradients: Sequence[Tensor], __: bool) -> bool:
         """:meth:`explain` for one row of sums, one of noise, and one of gradients."""
         return self.explain(*values, *gradients)
 

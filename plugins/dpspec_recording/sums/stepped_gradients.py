@@ -21,8 +21,8 @@ _BEFORE, _WITHIN = "before the update", "in the update"
 #: Coordinates that are compared in double precision at one time.
 _CHUNK = 2**20
 
-#: Whether a map explains gradients: of a place in the step, from values, to gradients.
-Explaining = Callable[[str, Sequence[Tensor], Sequence[Tensor]], bool]
+#: Whether a map explains gradients: of a place in the step, from values, to gradients, which may be unchanged.
+Explaining = Callable[[str, Sequence[Tensor], Sequence[Tensor], bool], bool]
 
 
 class SteppedGradients:
@@ -38,9 +38,21 @@ class SteppedGradients:
         explained: The number of these whose factor a map explains.
     """
 
-    def __init__(self, optimizer: Any, explain: Explaining = lambda *_: False) -> None:
-        """explain: Returns whether the gradients of a place in the step come from a map of the ones before."""
+    def __init__(
+        self,
+        optimizer: Any,
+        explain: Explaining = lambda *_: False,
+        finds_maps: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Observe the gradients of an optimizer.
+
+        Args:
+            optimizer: Opacus' optimizer.
+            explain: Returns whether the gradients of a place in the step come from a map of the ones before.
+            finds_maps: Returns whether ``explain`` would find an unknown map in this step.
+        """
         self._optimizer, self._parameters, self._explain = optimizer, list(optimizer.params), explain
+        self._finds_maps = finds_maps
         self._noisy: Tensor | None = None
         self._divided: Tensor | None = None
         self._left = TensorSnapshot()
@@ -94,7 +106,8 @@ class SteppedGradients:
             differs = torch.zeros_like(differs)
         elif not bool(differs):
             is_scaled = abs(float(fitted) / step.divisor - 1.0) > max(_FACTOR, tolerance / 4.0)
-            is_mapped = (is_scaled or _BEFORE in self._mapped) and self._is_mapped(_BEFORE, noisy)
+            is_asked = is_scaled or _BEFORE in self._mapped or self._finds_maps()
+            is_mapped = is_asked and self._is_mapped(_BEFORE, noisy, is_changed=is_scaled)
             if is_scaled or self.scaled:  # the map of the other steps gives the factor 1, too
                 self.scaled += 1
                 self.explained += is_mapped
@@ -105,10 +118,12 @@ class SteppedGradients:
     def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:
         return is_centered_row(noisy, got, [local(p).shape for p in self._parameters])
 
-    def _is_explained(self, divided: Tensor, stepped: Tensor) -> bool:
-        return self._is_centered(divided, stepped) or self._is_mapped(_WITHIN, divided)
+    def _is_explained(self, divided: Tensor, stepped: Tensor, *, is_changed: bool) -> bool:
+        if is_changed and self._is_centered(divided, stepped):
+            return True
+        return self._is_mapped(_WITHIN, divided, is_changed=is_changed)
 
-    def _is_mapped(self, stage: str, values: Tensor) -> bool:
+    def _is_mapped(self, stage: str, values: Tensor, *, is_changed: bool = True) -> bool:
         """Whether the gradients come from a map of a row of all values.
 
         Where a map was found, it is also asked about steps without a change: it may be none, as clipping of short ones.
@@ -116,7 +131,7 @@ class SteppedGradients:
         shapes = [local(p).shape for p in self._parameters]
         rows = torch.split(values, [shape.numel() for shape in shapes])
         values_of = [row.view(shape) for row, shape in zip(rows, shapes, strict=True)]
-        is_mapped = self._explain(stage, values_of, [local(p.grad) for p in self._parameters])
+        is_mapped = self._explain(stage, values_of, [local(p.grad) for p in self._parameters], is_changed)
         self._mapped |= {stage} if is_mapped else set()
         return is_mapped
 
@@ -135,8 +150,9 @@ class SteppedGradients:
         if compared := compared and all(p.grad is not None for p in self._parameters):
             differs = self._left.differ(p.grad for p in self._parameters)
             changed = bool(differs)
-            stepped = self._row() if divided is not None and (changed or _WITHIN in self._mapped) else None
-            if stepped is None or divided is None or not self._is_explained(divided, stepped):
+            is_asked = divided is not None and (changed or _WITHIN in self._mapped or self._finds_maps())
+            stepped = self._row() if is_asked else None
+            if stepped is None or divided is None or not self._is_explained(divided, stepped, is_changed=changed):
                 self.changed.add(differs)
         self._left.forget()
         return compared

@@ -115,6 +115,7 @@ def test_outcomes_are_the_coins_in_the_order_of_scores(tmp_path: Path) -> None:
         coins_by_size(trial, {2: plan.tested(7)})
 
 
+@pytest.mark.ci
 def test_scores_belong_to_their_group_size_in_any_order_of_sizes(tmp_path: Path) -> None:
     """Given as [4, 1], larger groups must still stand out more: they did not, and single records were slandered."""
     spec = spec_of(tmp_path, "threat_model.group_size=[4, 1]")

@@ -45,7 +45,7 @@ def test_figure_3_at_integer_orders(ratio: float, p: int, order: int, epsilon: f
 
 @pytest.mark.parametrize(("ratio", "epsilon"), [(0.075, 57.781126), (0.15, 40.418588), (0.3, 31.726001)])
 def test_figure_3_at_fractional_orders(ratio: float, epsilon: float) -> None:
-    found = printed_modelmix.real_epsilon([FIGURE[ratio, 1]], 1e-5)
+    found = theory.real_epsilon([FIGURE[ratio, 1]], 1e-5)
     assert found.epsilon == pytest.approx(epsilon, rel=6e-8)
     assert found.order == 1.5
 
@@ -53,9 +53,7 @@ def test_figure_3_at_fractional_orders(ratio: float, epsilon: float) -> None:
 def test_baselines() -> None:
     segment = FIGURE[0.3, 100]
     assert theory.gaussian_epsilon([segment], 1e-5).epsilon == pytest.approx(2536.0387, rel=6e-8)
-    assert printed_modelmix.real_epsilon(theory.without_mixing([segment]), 1e-5).epsilon == pytest.approx(
-        198.76623, rel=6e-8
-    )
+    assert theory.real_epsilon(theory.without_mixing([segment]), 1e-5).epsilon == pytest.approx(198.76623, rel=6e-8)
     matched = [
         theory.gaussian_epsilon(theory.variance_matched([FIGURE[r, 1]]), 1e-5).epsilon for r in (0.075, 0.15, 0.3)
     ]
@@ -113,7 +111,7 @@ def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> 
         ends = [side * half + away for side in (-1, 1) for away in (-4, 0, 4)]
         ends += [-half - 11, half + 11, half + 11 + order * s]
         exact = float(mp.log(mp.quad(integrand, sorted(ends))) / (order - 1))
-    (found,) = printed_modelmix.real_step_rdp([order], Segment(1, q, s, t))
+    (found,) = theory.real_step_rdp([order], Segment(1, q, s, t))
     assert found == pytest.approx(exact, rel=1e-9)
     if order == int(order):
         assert theory.step_rdp((int(order),), Segment(1, q, s, t))[0] == pytest.approx(exact, rel=1e-9)
@@ -126,7 +124,7 @@ def test_the_one_hot_gradient_is_the_worst_of_those_looked_at() -> None:
 
 def test_what_means_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="p = 1"):
-        printed_modelmix.real_step_rdp([1.5], Segment(1, 0.1, 1.0, 1.0, 4))
+        theory.real_step_rdp([1.5], Segment(1, 0.1, 1.0, 1.0, 4))
     with pytest.raises(ValueError, match="Gaussian"):
         theory.step_rdp((2,), segment(1, 1.0, 5.0))
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
 from dpspec.contract.results import UNKNOWN, Result
 from dpspec.errors import SpecError, UsageError
+from dpspec_recording.judge import check
 from dpspec_recording.judge.channels import CHANNELS, assumes, channels, complete
 from dpspec_recording.judge.check import document_of
 from dpspec_recording.outcomes.conditions import channel_of
@@ -302,3 +304,11 @@ def test_several_group_sizes_are_those_of_the_command_line(tmp_path: Path, monke
     dpspec.check(tmp_path, epsilon=8, group_size=[8, 4])
     dpspec.check(tmp_path, epsilon=8, group_size=8)
     assert [claim.group_sizes for claim in asked] == [(8, 4, 1), (8, 1)]
+
+
+@pytest.mark.parametrize(("records", "delta"), [(None, 1e-5), (99_999, 1e-5), (100_000, 1e-6), (1_281_167, 1e-7)])
+def test_a_question_without_a_claim_has_a_delta_below_one_over_the_number_of_records(records, delta, monkeypatch):
+    header = types.SimpleNamespace(records=records)
+    monkeypatch.setattr(check, "open_run", lambda _: types.SimpleNamespace(header=header))
+    assert check.usual_delta(Path("run"), "zero-out") == delta
+    assert check.usual_delta(Path("run"), "add-remove") == 1e-5  # the number of records is not public

@@ -88,7 +88,7 @@ def scaling_by_the_longest(self: Any) -> None:
 unscaled = DPOptimizer.clip_and_accumulate
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("clip", [scaling, scaling_by_the_longest])
 def test_another_clipping_moves_the_sum_too_far(clip, tmp_path, monkeypatch):
     monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
@@ -172,7 +172,7 @@ def test_evaluations_and_copies_conform(script: Script, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("added", [0.0, 0.05])
 @pytest.mark.parametrize("made", [{}, {"clipping": "ghost"}, {"reduction": "sum", "noise": 4.0}])
 def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], added: float, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from support.checked_runs import CheckedRun, checked
+from support.checked_runs import CheckedRun, checked, run_page
 from support.opacus_training import Training
 from support.ranks import Ranked
 
@@ -121,6 +121,13 @@ def test_a_rule_without_facts_is_named(sound: Path, tmp_path: Path) -> None:
     found = judged(folder)
     assert found.verdict == "open"
     assert "what the rules noticed: guessable-seed" in found.reason
+
+
+def test_a_rule_that_failed_is_named(sound: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sound, tmp_path / "run")
+    edit_end(folder, lambda end: {**end, "rules": {**end["rules"], "guessable-seed": {"error": "ValueError: no"}}})
+    assert "did not look for their mistakes: guessable-seed" in run_page(judged(folder), 200)
+    assert "did not look for" not in run_page(judged(sound), 200)
 
 
 @pytest.mark.ci

@@ -353,6 +353,7 @@ def test_a_plain_loop_is_resumed(tmp_path: Path) -> None:
         assert ("part 2 starts with parameters that no earlier part ended with" in found.doubts) is not saves
 
 
+@pytest.mark.ci
 def test_parts_that_cannot_be_joined_are_refused(first: Any, begun: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already holds a recording"):
         Job(begun, resume=False).run(first[1])

@@ -133,7 +133,7 @@ def test_a_function_that_is_called_twice_makes_two_recordings_that_know_each_oth
     assert [folder.name for folder in session.folders] == ["1", "2"]
     for number, other in ((1, "2"), (2, "1")):
         assert check_run(session.folder / str(number), CLAIM).result.exit_code == 0
-        (fact,) = facts_of(session, number).others
+        (fact,) = facts_of(session, number).peers
         assert (fact.folder, fact.common) == (other, True)
         assert f"the models of training {other} of the script" in confirmed(session, number)
         assert "no other one stepped" not in confirmed(session, number)
@@ -146,7 +146,7 @@ def test_trainings_on_other_records_are_told_apart_only_if_the_recorder_knows_th
     data = rows()
     halves = [Subset(data, range(150)), Subset(data, range(150, 300))] if kind == "disjoint" else [rows(), rows()]
     session = script(lambda: [Private(half).train() for half in halves])
-    assert facts_of(session).others[0].common is {"disjoint": False, "unknown": None}[kind]
+    assert facts_of(session).peers[0].common is {"disjoint": False, "unknown": None}[kind]
     question = "training 2 of the script had none of these records, or the model is not released"
     assert (question in confirmed(session)) == (kind == "unknown")
 
