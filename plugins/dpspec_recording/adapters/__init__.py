@@ -1,1 +1,1 @@
-"""Adapters: each turns one kind of training into events of probes. ``opacus`` observes, ``custom_loop`` gets reports."""
+"""Adapters turn a kind of training into events of probes: ``opacus`` observes it, ``custom_loop`` gets its reports."""

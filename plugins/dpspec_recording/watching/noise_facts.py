@@ -69,10 +69,10 @@ class Grid:
 class NoiseStatistics:
     """Of the noise that one process added.
 
-    counts: values in each interval, over all steps; worst_counts: of the step with the smallest probability;
-    counted: the number of these steps. edge_error: the error of an edge of an interval, in standard deviations. sampled: the number of sampled
-    steps. coarse: values rounded more coarsely than their type, of ``checked``. repeats: within a step; pooled: between
-    steps. quietest, grid: None if unknown.
+    counts: values in each interval, over all steps; worst_counts: of the step with the smallest probability; counted:
+    the number of these steps. edge_error: the error of an edge of an interval, in standard deviations. sampled: the
+    number of sampled steps. coarse: values rounded more coarsely than their type, of ``checked``. repeats: within a
+    step; pooled: between steps. quietest, grid: None if unknown.
     """
 
     counts: tuple[Count, ...]
