@@ -330,7 +330,10 @@ class RecordedRun:
     def _has_constant_factor(self) -> bool:
         """Whether all factors other than 1 are equal."""
         scaled = self.factors[np.abs(self.factors - 1.0) > self.divisor_precision]
-        return len(scaled) > 0 and bool(np.ptp(scaled) <= self.divisor_precision * np.abs(scaled).max())
+        if len(scaled) == 0:
+            return False
+        with np.errstate(over="ignore"):
+            return bool(np.ptp(scaled) <= self.divisor_precision * np.abs(scaled).max())
 
     @property
     def _is_at_all_steps(self) -> bool:
@@ -351,7 +354,7 @@ class RecordedRun:
     @cached_property
     def factors(self) -> Array:
         """(k,) the factors beyond the declared divisor of the steps with a measured one."""
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # edited divisors may be of any size
             factors: Array = self["divisor"] / self["measured_divisor"]
         return factors[np.isfinite(factors)]
 
