@@ -18,7 +18,7 @@ from typing import Any
 from dpspec.json_records import write
 from dpspec.registry.loader import FAMILIES, Candidate, Registry, used_project
 from dpspec.registry.project import ProjectFile
-from dpspec.results.diff import differing
+from dpspec.results.differing import differing
 from dpspec.testing.provider import require
 
 #: The program of a process. It shifts the clock before any plugin is imported, and writes its parts to a file.
@@ -60,7 +60,7 @@ loaded = load_specs([example], catalog, json.loads(sys.argv[4]))
 if not loaded.specs:
     sys.exit("the example is an invalid spec there: " + "; ".join(d.message for d in loaded.diagnostics))
 store = Store(example.with_name(f"store-after-{DAYS}-days"))
-result = run(loaded.specs, catalog, store=store, options=RunOptions(device="cpu", remedy_seconds=0.0))
+result = run(loaded.specs, catalog, store=store, options=RunOptions(device="cpu"))
 example.with_name(f"after-{DAYS}-days.json").write_text(json.dumps(parts(result)))
 """
 

@@ -6,7 +6,6 @@ import os
 import random
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -29,6 +28,7 @@ from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
 from dpspec_recording.folder.weights import TensorDigest
+from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.ranks.group import Group, meet
@@ -137,6 +137,12 @@ class WatchedTraining:
         self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
         self.guarded(lambda: self._attach(header, group, part, secret))
 
+    @property
+    def steps(self) -> int:
+        """The number of recorded steps, those that wait for the folder included."""
+        writer = self.writer or self.ended or self._failed
+        return 0 if writer is None else writer.steps + len(self._waiting)
+
     def _attach(self, header: Header, group: Group | None, part: int, secret: str) -> None:
         """Attach the observers."""
         training_parts, inner = self._parts, self._inner
@@ -163,7 +169,7 @@ class WatchedTraining:
             self._updates = inner if isinstance(inner, ReportedUpdates) else AuditedUpdates(inner, trained)
             self._scaler = ScalerWatch([training_parts.optimizer, inner], self._undo)
         self._seeds: SeedWatch | None = None
-        replayable = group is None and training_parts.compiled is None
+        self._not_replayed = self._replay_obstacle(group)
         if training_parts.clipping is not None:
             sampler = training_parts.sampler
             is_drawing = sampler is not None and sampler.rate is not None
@@ -183,7 +189,7 @@ class WatchedTraining:
             if training_parts.clipping == "adaptive":
                 self._adaptive = AdaptiveCount(training_parts.optimizer)
                 self._adaptive.attach(self.guarded, self._undo)
-            if replayable and self.gradients is None:
+            if not self._not_replayed:
                 ghost = training_parts.clipping == "ghost"
                 opacus.replays = ReplayedSteps(
                     training_parts.model,
@@ -198,7 +204,7 @@ class WatchedTraining:
         elif inner is not None:
             before, after = partial(self.guarded, self._before_own), partial(self.guarded, self._after_own)
             attach_step_hooks(inner, before, after, self._undo)
-        if training_parts.clipping is None and isinstance(training_parts.model, nn.Module) and replayable:
+        if training_parts.clipping is None and not self._not_replayed:
             self._replays = self.loop = ReplayedLoop(
                 [*training_parts.model.parameters(), *training_parts.model.buffers()], self.audits, self._pauses
             )
@@ -226,6 +232,16 @@ class WatchedTraining:
         self._undo.callback(self._rules.stop)
         self._states = StateWatch(training_parts, inner, trained, self._model_state, secret)
         self._start(part)
+
+    def _replay_obstacle(self, group: Group | None) -> str:
+        """Why no step of this training can be replayed; empty if steps can be."""
+        if group is not None:
+            return "several processes train"
+        if self._parts.compiled is not None:
+            return "the model is compiled"
+        if not isinstance(self._parts.model, nn.Module):
+            return "the loop trains arrays"
+        return "sums contain gradient canaries" if self.gradients is not None else ""
 
     def _accumulates(self) -> bool:
         """Whether Opacus' optimizer has got a physical batch of a step that is not complete."""
@@ -278,7 +294,7 @@ class WatchedTraining:
             self._undo.close()
         except Exception as error:
             message = f"dpspec.record: an observer was not removed: {type(error).__name__}: {error}"
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            notice(message, stacklevel=3)
 
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
@@ -298,7 +314,7 @@ class WatchedTraining:
             if (writer := self._stop()) is None:  # an observer inside this one failed
                 return
             message = f"ends at step {writer.steps}, the training continues: {type(error).__name__}: {error}"
-            warnings.warn(f"dpspec.record: the recording into {self._folder} {message}", RuntimeWarning, stacklevel=3)
+            notice(f"dpspec.record: the recording into {self._folder} {message}", stacklevel=3)
             # another message may hold values of the training
             stated = isinstance(error, UnobservableError)
             with contextlib.suppress(Exception):
@@ -335,7 +351,7 @@ class WatchedTraining:
         self.ended, self.writer = self.writer, None
         if incomplete:
             message = f"dpspec.record: the recording in {self._folder} is incomplete: {incomplete}"
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            notice(message, stacklevel=4)
 
     def _weights(self) -> Mapping[str, TensorDigest] | str:
         try:
@@ -377,7 +393,7 @@ class WatchedTraining:
             sizes=None if replays is None else replays.sizes,
             carrying=replays.carrying if isinstance(replays, ReplayedSteps) else 0,
             tables=replays.tables if isinstance(replays, ReplayedSteps) else 0,
-            replay_failure="" if replays is None else replays.abstained,
+            replay_failure=self._not_replayed if replays is None else replays.abstained,
             passes=passes,
             gradients=gradients,
             seeds=None if self._seeds is None else self._seeds.facts,

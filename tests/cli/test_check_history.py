@@ -8,6 +8,7 @@ import pytest
 STATE = {"history": [[1.1, 0.01, 1000]], "mechanism": "rdp"}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

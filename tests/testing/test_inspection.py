@@ -40,6 +40,7 @@ def test_it_tells_what_is_broken(with_audit):
     assert "its source is empty" in broken
 
 
+@pytest.mark.ci
 def test_a_format_that_always_fails_is_broken(demo, monkeypatch):
     def crash(result: object, *, internal: bool) -> str:
         raise ZeroDivisionError("no page")
@@ -49,6 +50,7 @@ def test_a_format_that_always_fails_is_broken(demo, monkeypatch):
     assert broken.startswith("it raises ZeroDivisionError: no page")
 
 
+@pytest.mark.ci
 def test_a_model_is_built_with_records_that_fit(demo, monkeypatch):
     promises = list(inspect(demo, "model", "linear"))
     assert not [promise for promise in promises if promise.broken or promise.left_out]

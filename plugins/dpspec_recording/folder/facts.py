@@ -62,7 +62,9 @@ class Facts:
     ranks or parts a list. carrying: the number of steps whose sum depends on values of the batch before.
     tables: of those that depend on a table of all records. map_inputs: the shapes of further tensors that a map
     of the noisy gradient reads. step_hooks: the names of functions of the script that a step of the optimizer calls, if
-    it changes gradients. ``error`` belongs to the end alone.
+    it changes gradients. replay_failure: why steps were not replayed. ``error`` belongs to the end alone. lacking: the
+    facts that the recorder always notes (:mod:`dpspec_recording.folder.required_facts`), and this folder lacks; the
+    reader of the folder fills it.
     """
 
     outside: Number = field(metadata=_MAX)
@@ -107,6 +109,7 @@ class Facts:
     noise: Any = field(metadata=join_by(list))
     rules: Any = field(default=(), metadata=_RULES)
     error: str = field(default="", metadata=join_by(_word, itemgetter(-1)))
+    lacking: Names = field(default=(), metadata=_UNION)
 
 
 def read_facts(read: Any, where: str) -> Facts:

@@ -22,13 +22,10 @@ from dpspec_recording.judge.noise_checks import (
     why_repeats_untested,
     why_squares_vary,
 )
-from dpspec_recording.judge.recorded_run import Array, RecordedRun
+from dpspec_recording.judge.recorded_run import RecordedRun, follow
 
 #: The assumption of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
-
-#: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
-_FEWEST = 12
 
 #: The model of a run whose parameters are reported as arrays.
 ARRAYS = "ArrayModel"
@@ -153,22 +150,9 @@ def _computed_from_records(run: RecordedRun) -> str:
         observed = np.isfinite(run[name]) & np.isfinite(run["rows"])
         for rate in np.unique(rates[observed]):
             with_rate = observed & (rates == rate)
-            if _follows(run[name][with_rate], run["rows"][with_rate]):
+            if follow(run[name][with_rate], run["rows"][with_rate]):
                 return f"the {name.replace('_', ' ')} follows the number of records in each batch"
     return ""
-
-
-def _follows(values: Array, sizes: Array) -> bool:
-    """Whether many values rise or fall with the batch sizes at all of at least twelve steps.
-
-    A schedule independent of the batches does so rarely: with three single steps and nine equal ones the probability is
-    2 * 9! / 12! = 0.0015, with other sizes or more steps it is smaller.
-    """
-    different = len(np.unique(sizes))
-    if len(sizes) < _FEWEST or len(np.unique(values)) < max(4, different / 2):
-        return False
-    moves = np.diff(np.unique(np.stack([sizes, values]), axis=1)[1])
-    return len(moves) + 1 == different and (bool((moves >= 0).all()) or bool((moves <= 0).all()))
 
 
 def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
@@ -391,6 +375,11 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
             f", but other private optimizers made {run.end.other_steps} steps in the block, which are not in this "
             "recording: record the steps of each engine in a separate part, with resume=True"
         )
+    elif (script := run.folder.script) is not None and script.missed:
+        doubt += (
+            f", but its optimizer made {several(script.missed, 'step')} in the script that the recording does not "
+            "have: it began or continued without its loader or the private model"
+        )
     status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":
         yield stated("released-model", status=status, text=f"{text}{doubt}")
@@ -461,7 +450,14 @@ def _records(run: RecordedRun, reduction: Assumption | None) -> Iterator[Assumpt
         yield stated("gradient-parameters", status="unchecked", text=text)
     if end is not None and end.error:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
-        text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
+        span, reason = "block", TEXTS["ended-by-error"]
+        if run.folder.script is not None:
+            span = "script"
+            reason = (
+                "a record may cause an error, and a person may stop by a loss: record a run without it, or "
+                "--assume ended-by-error"
+            )
+        text = f"an exception{named} ended the {span} after {run.steps} steps: {reason}"
         yield stated("ended-by-error", status="unchecked", text=text)
 
 

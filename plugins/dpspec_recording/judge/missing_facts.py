@@ -2,47 +2,51 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from dpspec.contract import Assumption
 from dpspec_recording.judge.conditions import stated
 from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.judge.rules import facts_of_parts
+from dpspec_recording.rules.builtin import RULES
 
-#: Of each run with Opacus' optimizer: the condition that the fact tests, and the subject of the omitted check.
-_OF_OPACUS = {
-    "meddled": ("update", "whether gradients changed between the noise and the update"),
+#: The condition that each fact tests, and the subject of the omitted check.
+_OF_FACTS = {
+    "updates": ("update-rule", "whether each update is the one that the optimizer computes"),
     "restated": ("update-rule", "whether the state of the optimizer changed between its steps"),
+    "passes": ("gradient-parameters", "the parameters of the forward passes"),
+    "meddled": ("update", "whether gradients changed between the noise and the update"),
+    "maps": ("update", "maps of the noisy gradient"),
     "sums": ("clipping", "whether the clipped sums changed before the noise"),
+    "clip_limits": ("clipping", "whether gradients are clipped to the norm that scales the noise"),
+    "ghost": ("clipping", "the gradients of ghost clipping"),
+    "adaptive": ("clipping", "the noisy counts of adaptive clipping"),
+    "replays": ("unmixed-batches", "the replayed steps, or why no step was replayed"),
     "seeds": ("secret-randomness", "whether two generators have one seed"),
+    "noise": ("noise-law", "the distribution of the noise"),
+    "drawn_batches": ("unused-batches", "the number of drawn batches"),
+    "passed_over": ("unused-batches", "the number of unused batches within passes"),
+    "history": ("accounting", "the history of the accountant"),
+    "rules": ("one-record", "what the rules noticed"),
 }
 
 
 def missing_facts(run: RecordedRun) -> Iterator[Assumption]:
-    """Yield an open assumption for each condition whose facts are missing; none for a run without an end.
+    """Yield an open assumption for each fact that a rank or a part lacks; none for a run without an end.
 
-    Facts of several parts are joined over the parts that have them, so the number of updates is compared with the
-    number of audited steps.
+    An edited number of updates is below the number of audited steps.
     """
     end, header = run.end, run.header
     if end is None:
         return
-    if header.optimizer and not end.optimizer:  # it has a name if its updates are not recomputed
-        noted = 0 if end.updates is None else end.updates.steps
-        if noted < end.audits.steps * max(1, header.world):
-            yield _missing("update-rule", "whether each update is the one that the optimizer computes")
-    if header.source != "opacus":
-        return
-    for name, (condition, subject) in _OF_OPACUS.items():
-        if getattr(end, name) is None:
-            yield _missing(condition, subject)
-    if header.world:  # a rank may have clipped no batch
-        return
-    if end.clip_limits is None and bool((run["rows"] > 0.0).any()):
-        yield _missing("clipping", "whether gradients are clipped to the norm that scales the noise")
-    if end.noise is None and bool(np.any(run["noise_squares"] > 0.0)):
-        yield _missing("noise-law", "the distribution of the noise")
+    for name in end.lacking:
+        yield _missing(name)
+    if end.updates is not None and end.updates.steps < end.audits.steps * max(1, header.world):
+        yield _missing("updates")
+    unnoted = [rule.name for rule in RULES if not all(rule.name in facts for facts in facts_of_parts(end.rules))]
+    if unnoted and "rules" not in end.lacking:
+        yield _missing("rules", f": {', '.join(unnoted)}")
 
 
-def _missing(condition: str, subject: str) -> Assumption:
-    text = f"the recording does not show {subject}: record again with this version of dpspec"
+def _missing(fact: str, detail: str = "") -> Assumption:
+    condition, subject = _OF_FACTS[fact]
+    text = f"the recording does not show {subject}{detail}: record again with this version of dpspec"
     return stated(condition, status="unchecked", text=text)

@@ -37,6 +37,9 @@ from dpspec_recording.folder.step_record import (
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+#: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
+_FEWEST = 12
+
 #: Number of first and of last steps whose noise along the recorder's directions is kept.
 KEPT = 4096
 
@@ -306,21 +309,22 @@ class RecordedRun:
         end = self.end
         if end is None or end.maps is None or not end.maps.replayed or end.maps.moved:
             return 0
-        scaled = end.scaled.scaled - end.scaled.explained if self._has_one_factor else 0
+        scaled = 0 if self._follows_sizes else end.scaled.scaled - end.scaled.explained
         return (end.meddled or 0) + (0 if end.gradients is None else end.gradients.different) + scaled
 
     @property
     def has_mapped_factor(self) -> bool:
-        """Whether maps of the noisy gradient give the factors beyond the divisor, or are asked about one constant.
+        """Whether maps of the noisy gradient give the factors beyond the divisor, or are asked about them.
 
-        A constant factor of some steps only may have been chosen by a record. With torch's GradScaler the factor
-        depends on the gradients that overflowed.
+        A record may have chosen the steps of a constant factor, unless one map gives the gradients of all steps, as a
+        clipping does that is rarely active.
         """
-        if self.end is None or self.end.loss_scaler:
+        if self.end is None:
             return False
-        facts = self.end.scaled
-        is_explained = 0 < facts.scaled == facts.explained and (self._has_one_factor or not self._has_constant_factor)
-        return is_explained or (self._has_one_factor and self.mapped_steps > 0)
+        facts, maps = self.end.scaled, self.end.maps
+        is_of_all = maps is not None and maps.explained > 0 and maps.by_all >= maps.compared
+        is_free = is_of_all or self._is_at_all_steps or not self._has_constant_factor
+        return (0 < facts.scaled == facts.explained and is_free) or self.mapped_steps > 0
 
     @property
     def _has_constant_factor(self) -> bool:
@@ -329,8 +333,20 @@ class RecordedRun:
         return len(scaled) > 0 and bool(np.ptp(scaled) <= self.divisor_precision * np.abs(scaled).max())
 
     @property
-    def _has_one_factor(self) -> bool:
-        return self._has_constant_factor and bool((np.abs(self.factors - 1.0) > self.divisor_precision).all())
+    def _is_at_all_steps(self) -> bool:
+        return bool((np.abs(self.factors - 1.0) > self.divisor_precision).all())
+
+    @property
+    def _follows_sizes(self) -> bool:
+        """Whether the factors rise or fall with the number of records in the batch."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factors = self["divisor"] / self["measured_divisor"]
+        observed = np.isfinite(factors) & np.isfinite(self["rows"])
+        factors, sizes = factors[observed], self["rows"][observed]
+        unique_sizes, places = np.unique(sizes, return_inverse=True)
+        means = np.bincount(places, factors) / np.maximum(np.bincount(places), 1)
+        is_one = np.abs(factors - means[places]) <= self.divisor_precision * np.abs(factors)
+        return len(unique_sizes) > 1 and bool(is_one.all()) and follow(means[places], sizes)
 
     @cached_property
     def factors(self) -> Array:
@@ -356,6 +372,19 @@ class RecordedRun:
     def sums_type(self) -> str:
         """The half precision type in which clipped gradients were summed; empty for full precision."""
         return self.end.sum_type if self.end is not None and self.end.sum_type in _UNIT else ""
+
+
+def follow(values: Array, sizes: Array) -> bool:
+    """Whether many values rise or fall with the batch sizes at all of at least twelve steps.
+
+    A schedule independent of the batches does so rarely: with three single steps and nine equal ones the probability is
+    2 * 9! / 12! = 0.0015, with other sizes or more steps it is smaller.
+    """
+    different = len(np.unique(sizes))
+    if len(sizes) < _FEWEST or len(np.unique(values)) < max(4, different / 2):
+        return False
+    moves = np.diff(np.unique(np.stack([sizes, values]), axis=1)[1])
+    return len(moves) + 1 == different and (bool((moves >= 0).all()) or bool((moves <= 0).all()))
 
 
 def read_run(path: Path) -> RecordedRun:

@@ -64,6 +64,15 @@ def _caution(rule: Rule, part_facts: Sequence[Mapping[str, object]], run: RuleRu
         raise RecordingError(f"rule {rule.name}: cannot read its facts in the recording: {error}") from None
 
 
+def failed_rules(run: RecordedRun) -> tuple[str, ...]:
+    """The names of the rules whose code raised an error in some part or rank of the recording."""
+    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
+    failed = (
+        name for part in part_facts for name, facts in part.items() if isinstance(facts, Mapping) and "error" in facts
+    )
+    return tuple(dict.fromkeys(failed))
+
+
 def facts_of_parts(rules: object) -> list[Mapping[str, object]]:
     part_facts = rules if isinstance(rules, list | tuple) else [rules]
     return [part for part in part_facts if isinstance(part, Mapping)]

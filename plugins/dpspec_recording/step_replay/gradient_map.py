@@ -33,12 +33,18 @@ from dpspec_recording.step_replay.trace import (
 #: Roundings of a recomputed gradient, in units of the resolution of its largest coordinate.
 _ROUNDINGS = 16.0
 
+#: The operations that divide a tensor in place.
+_DIVISIONS = {torch.ops.aten.div_.Tensor, torch.ops.aten.div_.Scalar}
+
 #: Factors of the features of all records in the replays with other records.
 _SCALES = (1.0, -30.0)
 
 #: Largest change of a function of sum and noise if both change by opposite values, relative to the change by the noise
 #: alone: of a tensor, and of a coordinate, which may be tiny. The numbers of random values and of roundings.
 _OPPOSITE, _OF_COORDINATE, _DIRECTIONS, _OPPOSITE_ROUNDINGS = 2.0**-14, 0.1, 3, 64.0
+
+#: Lengths of other sums, relative to the executed one.
+_LENGTHS = (0.0, -1.0, 0.1, 0.5, 2.0, 10.0)
 
 #: The number of shapes in a text.
 _MOST_SHAPES = 3
@@ -50,6 +56,7 @@ class GradientMap:
     Attributes:
         inputs: The tensors that they read except for the sources and parameters, and those whose numbers the script
             read in Python after the sources, or read before and uses without change.
+        is_division: Whether they only divide the sources, as Opacus does.
     """
 
     def __init__(
@@ -94,7 +101,11 @@ class GradientMap:
             inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
             addresses |= {*operation.addresses}
         inputs += [tensor for tensor in targets if address_of(tensor) not in addresses]
-        factors = {abs(leaf) for operation in steps_of_map for leaf in _numbers(operation)}
+        self.is_division = all(operation.function in _DIVISIONS for operation in steps_of_map)
+        factors, read_tensors = (
+            {abs(leaf) for operation in steps_of_map for leaf in _numbers(operation)},
+            list[Tensor](),
+        )
         for number, tensors, read in _reads_in_python(trace, end):
             if number >= max(start, sources_end):
                 part = GradientMap(
@@ -106,14 +117,15 @@ class GradientMap:
                     sources_end=sources_end,
                     parameters=parameters,
                 )
-                inputs += part.inputs
+                read_tensors += part.inputs
             elif not read.is_integer() and any(
                 math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors
             ):
-                inputs += tensors
-        self.inputs: list[Tensor] = list({id(tensor): tensor for tensor in inputs}.values())
-        before = {address: content for address, content in trace.before.items() if address not in parameters}
-        self._part = trace.part(steps_of_map, before)
+                read_tensors += tensors
+        self._read = {*map(id, read_tensors)}
+        self.inputs: list[Tensor] = list({id(tensor): tensor for tensor in (*inputs, *read_tensors)}.values())
+        # of parameters, too, that the update has moved since a hook of the optimizer read them
+        self._part = trace.part(steps_of_map, trace.before)
 
     def apply(self, values: Sequence[Tensor], inputs: Sequence[Tensor] = ()) -> list[Tensor]:
         """Return the results for other values of the sources and inputs, and the present parameters.
@@ -135,7 +147,7 @@ class GradientMap:
         return len(mapped) == len(results) and all(map(_is_rounding, mapped, results))
 
     def moves(self, values: Sequence[Tensor], batch: Sequence[Tensor], find_records: Callable[[], HeldRecords]) -> bool:
-        """Whether other records move the results, with the sources as executed.
+        """Whether other records move the results, or numbers that the script read, with the sources as executed.
 
         Args:
             values: The executed values of the sources.
@@ -148,6 +160,7 @@ class GradientMap:
         if not self.inputs:
             return False
         same, step = self.apply(values), self._trace.part(self._trace.operations[: self._end], self._trace.before)
+        executed = step.replay([], self.inputs)
         locations = find_records()
         for scale in _SCALES:
             replaced = [_others(value, scale) for value in locations.values]
@@ -155,13 +168,20 @@ class GradientMap:
             inputs = step.replay([*zip(batch, replaced, strict=False)], self.inputs, memory)
             if not all(map(torch.equal, self.apply(values, inputs), same)):
                 return True
+            moved = (
+                not torch.equal(new, old)
+                for tensor, new, old in zip(self.inputs, inputs, executed, strict=True)
+                if id(tensor) in self._read
+            )
+            if any(moved):
+                return True
         return False
 
     def depends_on_parts(self, sums: Sequence[Tensor], noise: Sequence[Tensor]) -> bool:
         """Whether the results depend on more than the total of sum and noise, the sources in this order.
 
-        A function of S + n has the same value at S + d and n - d up to rounding: for random d, for d = -S and d = n. A
-        condition on S alone that few random d change is met or not at S = 0.
+        A function of S + n has the same value at S + d and n - d up to rounding: for random d, for d = n, and for sums
+        c S of other lengths, which meet conditions on the length of S that the executed sum does not.
 
         Raises:
             AbstainError: The operations cannot be repeated.
@@ -174,14 +194,16 @@ class GradientMap:
         for shifts in random_shifts:
             noisier = self.apply([*sums, *(n + d for n, d in zip(noise, shifts, strict=True))])
             changes = [torch.maximum(c, (new - old).abs()) for c, new, old in zip(changes, noisier, same, strict=True)]
-        for shifts in (*random_shifts, [-total for total in sums], [*noise]):
+        of_lengths = [[(c - 1.0) * total for total in sums] for c in _LENGTHS]
+        for shifts in (*random_shifts, *of_lengths, [*noise]):
             opposite = [n - d for n, d in zip(noise, shifts, strict=True)]
             exchanged = self.apply([*(total + d for total, d in zip(sums, shifts, strict=True)), *opposite])
             rests = [torch.maximum(r, (new - old).abs()) for r, new, old in zip(rests, exchanged, same, strict=True)]
         for change, remainder in zip(changes, rests, strict=True):
             if not remainder.numel():
                 continue
-            rounding = _OPPOSITE_ROUNDINGS * torch.finfo(remainder.dtype).eps * (8.0 + longest / max(spread, 1e-30))
+            relative = 8.0 + max(_LENGTHS) * longest / max(spread, 1e-30)
+            rounding = _OPPOSITE_ROUNDINGS * torch.finfo(remainder.dtype).eps * relative
             is_small = float(remainder.max()) <= max(_OPPOSITE, rounding) * float(change.max())
             if not is_small or bool((remainder > _OF_COORDINATE * change).any()):
                 return True
@@ -229,9 +251,9 @@ class GradientMaps:
         most, least = (choose(self._explained.values(), default=0) for choose in (max, min))
         return MapFacts(explained=most, by_all=least, compared=compared, replayed=self.replayed, moved=self.moved)
 
-    def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool) -> None:
-        """Note a map that was replayed."""
-        self.replayed += 1
+    def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool, is_changed: bool = True) -> None:
+        """Note a map that was replayed. is_changed: whether it changed the gradients of its step."""
+        self.replayed += is_changed or is_moved
         self.moved += is_moved
         if gradient_map.inputs:
             self.shapes = self.shapes or gradient_map.shapes

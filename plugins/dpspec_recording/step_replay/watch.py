@@ -311,16 +311,31 @@ class ReplayedSteps:
             self._trace.limits_copies = True
             self._trace.start()
 
-    def explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether gradients other than the noisy ones come from a map that reads the noisy ones alone.
+    @property
+    def finds_maps(self) -> bool:
+        """Whether the operations on the noisy gradients of this step are traced."""
+        return self._trace is not None and self._is_noised
+
+    def exclude_from_map(self, *, begins: bool) -> None:
+        """Operations of the library begin, or end, that do not change the noisy gradients."""
+        if self.finds_maps:
+            assert self._trace is not None
+            (self._trace.stop if begins else self._trace.start)()
+
+    def explain(
+        self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor], *, is_changed: bool = True
+    ) -> bool:
+        """Whether gradients come from a map that reads the noisy ones alone.
 
         Args:
             stage: Of the map in the step.
             values: The values of the gradients with which it begins.
             gradients: Those with which it ends.
+            is_changed: Whether they are other than the noisy ones. A map that changes other steps only, as a clipping
+                of long gradients does, shows in its operations.
         """
-        if self._trace is not None and self._is_noised:
-            self._pause(lambda trace: self._find_map(trace, stage, values, gradients))
+        if self.finds_maps:
+            self._pause(lambda trace: self._find_map(trace, stage, values, gradients, is_changed=is_changed))
         return self.maps.explain(stage, values, gradients)
 
     def update_begins(self, gradients: Sequence[Tensor]) -> None:
@@ -339,17 +354,28 @@ class ReplayedSteps:
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         trace.start()
 
-    def _find_map(self, trace: StepTrace, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    def _find_map(
+        self,
+        trace: StepTrace,
+        stage: str,
+        values: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        *,
+        is_changed: bool,
+    ) -> None:
         parameters = {address_of(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
         end = len(trace.operations)
         gradient_map = GradientMap(
             trace, self._sources, gradients, start=self._sources_end, end=end, parameters=parameters
         )
+        if not is_changed and gradient_map.is_division:
+            return
         if gradient_map.gives(values, gradients):
             batch = self._loaded or [*self._inputs, *self._labels(trace)]
             is_carried = any(map(self._carried.held_before, gradient_map.inputs))
             find_records = partial(self._find_records, trace, batch)
-            self.maps.add(stage, gradient_map, is_moved=is_carried or gradient_map.moves(values, batch, find_records))
+            is_moved = is_carried or gradient_map.moves(values, batch, find_records)
+            self.maps.add(stage, gradient_map, is_moved=is_moved, is_changed=is_changed)
 
     def _find_records(self, trace: StepTrace, batch: Sequence[Tensor]) -> HeldRecords:
         omitted = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}

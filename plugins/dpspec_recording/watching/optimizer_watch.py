@@ -55,8 +55,8 @@ Moment = Callable[[], None]
 #: Adds gradient canaries to the sum of a step, given its clip norm, before noise; returns the norm of each, (k,).
 Entering = Callable[[float], Tensor]
 
-#: Whether a map explains gradients: of a place in the step, from values, to gradients.
-Explaining = Callable[[str, Sequence[Tensor], Sequence[Tensor]], bool]
+#: Whether a map explains gradients: of a place in the step, from values, to gradients, which may be unchanged.
+Explaining = Callable[[str, Sequence[Tensor], Sequence[Tensor], bool], bool]
 
 
 class StepRows:
@@ -107,9 +107,21 @@ class SteppedGradients:
         compared: The number of compared updates.
     """
 
-    def __init__(self, optimizer: Any, explain: Explaining = lambda *_: False) -> None:
-        """explain: Returns whether the gradients of a place in the step come from a map of the ones before."""
+    def __init__(
+        self,
+        optimizer: Any,
+        explain: Explaining = lambda *_: False,
+        finds_maps: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Observe the gradients of an optimizer.
+
+        Args:
+            optimizer: Opacus' optimizer.
+            explain: Returns whether the gradients of a place in the step come from a map of the ones before.
+            finds_maps: Returns whether ``explain`` would find an unknown map in this step.
+        """
         self._optimizer, self._parameters, self._explain = optimizer, list(optimizer.params), explain
+        self._finds_maps = finds_maps
         self._noisy: Tensor | None = None
         self._divided: Tensor | None = None
         self._left = TensorSnapshot()
@@ -168,7 +180,8 @@ class SteppedGradients:
             differs = torch.zeros_like(differs)
         elif not bool(differs):
             is_scaled = abs(float(fitted) / step.divisor - 1.0) > max(_FACTOR, tolerance / 4.0)
-            is_mapped = (is_scaled or _BEFORE in self._mapped) and self._is_mapped(_BEFORE, noisy)
+            is_asked = is_scaled or _BEFORE in self._mapped or self._finds_maps()
+            is_mapped = is_asked and self._is_mapped(_BEFORE, noisy, is_changed=is_scaled)
             if is_scaled or self._scaled:  # the map of the other steps gives the factor 1, too
                 self._scaled += 1
                 self._explained += is_mapped
@@ -179,10 +192,12 @@ class SteppedGradients:
     def _is_centered(self, noisy: Tensor, got: Tensor) -> bool:
         return is_centered_row(noisy, got, [local(p).shape for p in self._parameters])
 
-    def _is_explained(self, divided: Tensor, stepped: Tensor) -> bool:
-        return self._is_centered(divided, stepped) or self._is_mapped(_WITHIN, divided)
+    def _is_explained(self, divided: Tensor, stepped: Tensor, *, is_changed: bool) -> bool:
+        if is_changed and self._is_centered(divided, stepped):
+            return True
+        return self._is_mapped(_WITHIN, divided, is_changed=is_changed)
 
-    def _is_mapped(self, stage: str, values: Tensor) -> bool:
+    def _is_mapped(self, stage: str, values: Tensor, *, is_changed: bool = True) -> bool:
         """Whether the gradients come from a map of a row of all values.
 
         Where a map was found, it is also asked about steps without a change: it may be none, as clipping of short ones.
@@ -190,7 +205,7 @@ class SteppedGradients:
         shapes = [local(p).shape for p in self._parameters]
         rows = torch.split(values, [shape.numel() for shape in shapes])
         values_of = [row.view(shape) for row, shape in zip(rows, shapes, strict=True)]
-        is_mapped = self._explain(stage, values_of, [local(p.grad) for p in self._parameters])
+        is_mapped = self._explain(stage, values_of, [local(p.grad) for p in self._parameters], is_changed)
         self._mapped |= {stage} if is_mapped else set()
         return is_mapped
 
@@ -209,8 +224,9 @@ class SteppedGradients:
         if compared := compared and all(p.grad is not None for p in self._parameters):
             differs = self._left.differ(p.grad for p in self._parameters)
             changed = bool(differs)
-            stepped = self._row() if divided is not None and (changed or _WITHIN in self._mapped) else None
-            if stepped is None or divided is None or not self._is_explained(divided, stepped):
+            is_asked = divided is not None and (changed or _WITHIN in self._mapped or self._finds_maps())
+            stepped = self._row() if is_asked else None
+            if stepped is None or divided is None or not self._is_explained(divided, stepped, is_changed=changed):
                 self.changed.add(differs)
         self._left.forget()
         return compared
@@ -233,7 +249,9 @@ class OpacusWatch:
         self._entering, self._noise = entering, noise
         self._optimizer, self._clipping, self._model, self._sketch = optimizer, clipping, model, sketch
         self._parameters: list[Any] = list(optimizer.params)
-        self.gradients = SteppedGradients(optimizer, self._explain)
+        self.gradients = SteppedGradients(
+            optimizer, self._explain, lambda: self.replays is not None and self.replays.finds_maps
+        )
         self.step = PendingStep()
         self._sharded = rank is not None and rank.sharded
         self.ghost = GhostSums(model, optimizer, audits) if clipping == "ghost" else None
@@ -260,6 +278,8 @@ class OpacusWatch:
             before_sum = partial(self._begin_sum, contributions)
             self._wrap(optimizer, "clip_and_accumulate", before_sum, self._after_sum, if_audited=True)
         self._wrap(optimizer, "add_noise", self._before_noise, self._after_noise)
+        if self._clipping == "adaptive":  # it reads its noisy count in Python
+            self._wrap(optimizer, "update_max_grad_norm", self._begin_count, self._end_count)
         if self._rank is not None and not self._sharded:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
         attach_step_hooks(optimizer.original_optimizer, partial(guarded, before), partial(guarded, after), undo)
@@ -304,8 +324,16 @@ class OpacusWatch:
     def _after_sum(self, _: Any) -> None:
         self.sums.keep(audited=True)
 
-    def _explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        return self.replays is not None and self.replays.explain(stage, values, gradients)
+    def _explain(self, stage: str, values: Sequence[Tensor], gradients: Sequence[Tensor], is_changed: bool) -> bool:
+        return self.replays is not None and self.replays.explain(stage, values, gradients, is_changed=is_changed)
+
+    def _begin_count(self) -> None:
+        if self.replays is not None:
+            self.replays.exclude_from_map(begins=True)
+
+    def _end_count(self, _: Any) -> None:
+        if self.replays is not None:
+            self.replays.exclude_from_map(begins=False)
 
     def begin_update(self) -> None:
         """The inner optimizer begins its step: compare the gradients that it gets."""
