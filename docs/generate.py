@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generator import checks, commands, compatibility, python, rules, spec, statement, tools
+from generator import checks, commands, compatibility, python, rules, scripts, spec, statement, tools
 from generator.markdown import table, tidy
 
 from dpspec.contract.catalog import Catalog
@@ -37,7 +37,7 @@ EXIT_CODES = {
     ExitCode.PLUGIN: "A plugin that a spec needs is missing, broken, in conflict or too old; or a plugin failed or "
     "violated the contract. The message names it.",
     ExitCode.NOTHING_TO_RUN: "No specs or trials to run. For `check`: no claim is given and the run conforms, or no "
-    "step was recorded.",
+    "step was recorded. For `record --check`: nothing was recorded.",
     ExitCode.INCOMPLETE: "Trials are missing: `--max-minutes` passed, `--max-trials` were made, or SIGTERM stopped "
     "the trials and saved their "
     "state. The same command continues.",
@@ -63,6 +63,7 @@ def pages() -> dict[str, str]:
         "plugin-tools.md": tools.page(),
         "checks.md": checks.page(),
         "rules.md": rules.page(),
+        "recorded-names.md": scripts.page(),
         "statement.md": statement.page(),
         "../plugins/compatibility.md": compatibility.page(),
     }

@@ -13,6 +13,7 @@ if __name__ == "__main__" and not sys.flags.safe_path and len(sys.path) > 1:
         del sys.path[0]
 
 from dpspec.cli import interrupt
+from dpspec.cli.handover import Handover
 
 
 def main() -> int:
@@ -22,6 +23,8 @@ def main() -> int:
         from dpspec.cli.app import main as command
 
         return command()
+    except Handover as handover:
+        program = handover.program
     except BaseException:
         number = interrupt.heard()
         if number is None:
@@ -31,6 +34,7 @@ def main() -> int:
     finally:
         interrupt.leave()
         gc.freeze()  # the operating system frees all memory at once: to collect costs 0.1 to 0.2 CPU seconds
+    return program()
 
 
 if __name__ == "__main__":

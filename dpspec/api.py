@@ -61,6 +61,7 @@ def run(
         NothingToRunError: There are no specs, or a folder contains none.
         UsageError: An argument is invalid.
     """
+    from dpspec.engine.remedies import Search
     from dpspec.engine.running import runner
     from dpspec.engine.running.train import RunOptions
     from dpspec.engine.storage.trial_store import Store
@@ -71,10 +72,11 @@ def run(
     specs = _items(specs)
     catalog = project_catalog(specs, plugins)
     with _loaded(specs, catalog, overrides) as loaded:
-        options = RunOptions(
-            executor=executor, workers=workers, address=address, device=device, remedy_seconds=remedy_seconds
+        options = RunOptions(executor=executor, workers=workers, address=address, device=device)
+        search = Search(catalog, remedy_seconds)
+        return runner.run(
+            loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train, remedies=search
         )
-        return runner.run(loaded.specs, catalog, store=Store(fspath(store)), options=options, train=train)
 
 
 def calibrate(

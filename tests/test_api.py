@@ -167,6 +167,7 @@ def test_one_call_audits_a_file_and_one_reads_what_it_left(spec: Path, tmp_path:
         dpspec.load("nothing.json")
 
 
+@pytest.mark.ci
 def test_several_files_are_one_family(spec: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(SPEC.replace("name: notebook", "name: other"), encoding="utf-8")

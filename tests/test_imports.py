@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
 from support import syntax
 
 import dpspec
@@ -51,6 +52,7 @@ def require_no_circle(arrows: Mapping[str, set[str]]) -> None:
     TopologicalSorter({name: targets - {name} for name, targets in arrows.items()}).prepare()
 
 
+@pytest.mark.ci
 def test_no_circle_among_modules() -> None:
     known = modules()
     assert len(known) > 200

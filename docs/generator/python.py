@@ -13,7 +13,8 @@ from dpspec.contract import DpspecHooks, attacks, catalog, events
 from generator.markdown import described, prose, tidy
 
 _PLUGIN = (
-    ("Descriptors that hooks yield", ("Mechanism", "Schemas", "Dataset", "Model", "Loss", "Backend", "Reporter")),
+    ("Descriptors that hooks yield", ("Mechanism", "Comparison", "Schemas", "Dataset", "Model", "Loss", "Backend")),
+    ("", ("Reporter", "Provider", "TrialProvider")),
     ("An audit", ("Audit", "Context", "Spec", "Section", "ThreatModel", "Claim", "AuditOptions", "Facts", "Plan")),
     ("", ("Power", "Trial", "Diagnostic", "Span", "Path")),
     ("Results of an audit", ("Finding", "Scope", "Assumption", "Printed", "Series", "Check", "Evidence", "Outcome")),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -43,7 +43,14 @@ def page() -> str:
     ]
     for name in suites.__all__:
         lines += described(name, getattr(suites, name), "###", members=False)
-    lines += ["## Building blocks of mechanisms: `dpspec.kit`\n", *_package(kit, methods=True)]
+    lines += [
+        "## Building blocks of mechanisms: `dpspec.kit`\n",
+        "`kit` has the names of two namespaces, also as `kit.blocks` and `kit.trials`.\n",
+        "### Blocks of a mechanism: `kit.blocks`\n",
+        *_package(kit, kit.blocks.__all__, methods=True),
+        "### Helpers of trials: `kit.trials`\n",
+        *_package(kit, kit.trials.__all__, methods=True),
+    ]
     lines += ["## Data kinds: `dpspec.data`\n", *_package(data, methods=True)]
     lines += ["## Certified accounting: `dpspec.accounting`\n", *_package(accounting)]
     lines += ["## Statistics and training\n", "Names of these modules may change with any version.\n"]
@@ -55,10 +62,10 @@ def page() -> str:
     return tidy("\n".join(lines))
 
 
-def _package(package: ModuleType, *, methods: bool = False) -> Iterator[str]:
-    """The public names of a package, grouped by module, each with the first paragraph of its docstring."""
+def _package(package: ModuleType, names: Sequence[str] | None = None, *, methods: bool = False) -> Iterator[str]:
+    """Public names of a package, by default all, by module, each with the first paragraph of its docstring."""
     inside = package.__name__.removeprefix("dpspec.")
-    public, shown = set(package.__all__), set()
+    public, shown = set(package.__all__ if names is None else names), set()
     for path in sorted((_ROOT / inside).rglob("*.py")):
         name = ".".join(path.relative_to(_ROOT).with_suffix("").parts)
         tree = _tree(name)
@@ -74,6 +81,8 @@ def _package(package: ModuleType, *, methods: bool = False) -> Iterator[str]:
             shown |= {getattr(node, "name", "") for node in tree.body} & public
             yield "\n".join([f"\n{_summary(tree)}\n", *entries])
     rest = sorted(public - shown)
+    if not rest:
+        return
     yield f"\nConstants, types, modules and names of other packages: {', '.join(f'`{name}`' for name in rest)}.\n"
 
 

@@ -12,7 +12,7 @@ import functools
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast, overload
 
@@ -122,6 +122,28 @@ class PrivacyLoss:
         q, noise, moved = inside("rate", rate, one=True), positive("std", std), positive("sensitivity", sensitivity)
         bounded_effect("std", moved, noise)
         return cls.of(Mixture.poisson(1, q, noise / moved), direction)
+
+    @classmethod
+    def of_steps(
+        cls,
+        steps: Iterable[tuple[float, float, int]],
+        *,
+        group_size: int = 1,
+        direction: AnyDirection = "both",
+    ) -> PrivacyLoss:
+        """Steps of the Gaussian mechanism on Poisson samples, as the history of an accountant lists them.
+
+        Args:
+            steps: (noise multiplier, sampling rate, number of steps) each; a rate of 1 means all records.
+            group_size: Maximum number of records in which neighbors differ.
+            direction: As in the constructor.
+
+        >>> loss = PrivacyLoss.of_steps([(1.0, 0.01, 1500), (2.0, 0.01, 500)])
+        >>> round(loss.epsilon(1e-6).upper, 3)
+        2.625
+        """
+        phases = ((Mixture.poisson(group_size, rate, noise), count) for noise, rate, count in steps)
+        return cls(tuple(phases), direction)
 
     def compose(self, times: int) -> PrivacyLoss:
         """The composition of ``times`` copies."""

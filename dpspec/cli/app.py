@@ -160,7 +160,7 @@ app = typer.Typer(
 )
 
 #: Commands of plugins that come with dpspec, for the message if such a plugin is missing.
-_IN_PLUGINS = {"check": "recording", "rules": "recording"}
+_IN_PLUGINS = {"record": "recording", "check": "recording", "rules": "recording"}
 
 _OWN = {command.name: command for command in OWN_COMMANDS}
 

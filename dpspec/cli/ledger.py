@@ -88,7 +88,7 @@ def add(
     _require_belonging(document, entries, again=again, same_data=same_data)
     today = dt.datetime.now(dt.UTC).date()
     longer = ledgers.with_entries(document, entries, today)
-    result = ledgers.judge(longer, catalog, remedy_seconds=0.0)
+    result = ledgers.judge(longer, catalog)
     if result.exit_code is not ExitCode.OK:
         raise LedgerError("\n".join(_excess(document, entries, result, catalog)))
     text = to_yaml(longer) if begins else ledgers.text_with_entries(before, entries, today)
@@ -133,7 +133,7 @@ def check(
         document, entries = _ledger_and_entries(file, budget_changes, planned, catalog)
         _require_belonging(document, entries, again=again, same_data=same_data)
         longer = ledgers.with_entries(document, entries, dt.datetime.now(dt.UTC).date())
-        result = ledgers.judge(longer, catalog)
+        result = ledgers.judge(longer, catalog, remedies=True)
         fits = result.exit_code is ExitCode.OK
         if not any(report.to_stdout for report in report_files):
             for line in _table(longer, result):
@@ -187,7 +187,7 @@ def _result_of(source: Path, delta: float, adjacency: str | None, catalog: Catal
         from dpspec.engine.ledger import bounds
 
         with loaded_specs([source], catalog, ()) as loaded:
-            return bounds(loaded.specs, catalog, remedy_seconds=0.0)
+            return bounds(loaded.specs, catalog)
     from dpspec.engine.verify import missing_recordings, verify
     from dpspec.reporters.read_results import read_result
 

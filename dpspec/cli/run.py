@@ -100,6 +100,7 @@ def run(
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.progress import Progress
+    from dpspec.engine.remedies import Search
     from dpspec.engine.running import runner
     from dpspec.engine.running.train import DEVICE, RunOptions
     from dpspec.engine.storage.trial_store import Store, read_key
@@ -141,7 +142,6 @@ def run(
             device=device,
             deadline=deadline,
             max_trials=max_trials,
-            remedy_seconds=remedy_seconds,
             stop_requests=interrupt.stop_requests,
         )
         with (
@@ -163,6 +163,7 @@ def run(
                 listeners=(require_writable_store, progress, notify),
                 train=not bounds_only,
                 on_failure=report_failure,
+                remedies=Search(catalog, remedy_seconds),
             )
     # The options that numbers depend on.
     command = ["dpspec", "run", *map(str, specs), *(part for override in overrides for part in ("--set", override))]

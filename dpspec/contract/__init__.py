@@ -1,5 +1,21 @@
 """The plugin API: values and interfaces, without logic and without importing numpy, scipy or torch.
 
+An audit yields findings, each a number with its scope and its proof:
+
+>>> import dpspec.contract as dps
+>>> bound = dps.Finding(
+...     quantity="epsilon",
+...     value=2.5,
+...     bound="upper",
+...     rigor="theorem",
+...     at=dps.FrozenMap({"delta": 1e-5}),
+...     scope=dps.Scope(access="all-iterates", adversary="gradient"),
+...     method="zCDP",
+...     source="Bun & Steinke 2016, Proposition 1.3",
+... )
+>>> bound.at["delta"], bound.scope.adjacency, bound.scope.pipeline
+(1e-05, 'add-remove', 'declared')
+
 Names are imported on first use: a command builds only the names that it uses.
 """
 
@@ -11,6 +27,7 @@ TYPE_CHECKING = False  # importing typing takes longer than the rest of this mod
 if TYPE_CHECKING:
     from dpspec.contract.audit import Audit, Context, Outcome, Plan, Power, Trial
     from dpspec.contract.commands import Command
+    from dpspec.contract.comparisons import Comparison
     from dpspec.contract.events import HOOK_API, DpspecHooks, hookimpl, hookspec
     from dpspec.contract.findings import (
         PRIVACY_QUANTITIES,
@@ -46,11 +63,13 @@ if TYPE_CHECKING:
         ModelError,
         ModelFactory,
         Observer,
+        Provider,
         Reporter,
         Resumable,
         Schemas,
         Trainer,
         TrainingJob,
+        TrialProvider,
     )
     from dpspec.contract.results import AuditResult, Result, Verdict
     from dpspec.contract.sampling import Sampling, SamplingKind
@@ -68,6 +87,7 @@ _HOME = {
     "Check": "dpspec.contract.findings",
     "Claim": "dpspec.contract.spec",
     "Command": "dpspec.contract.commands",
+    "Comparison": "dpspec.contract.comparisons",
     "Context": "dpspec.contract.audit",
     "DataError": "dpspec.contract.providers",
     "DataSource": "dpspec.contract.providers",
@@ -98,6 +118,7 @@ _HOME = {
     "Plan": "dpspec.contract.audit",
     "Power": "dpspec.contract.audit",
     "Printed": "dpspec.contract.findings",
+    "Provider": "dpspec.contract.providers",
     "Reporter": "dpspec.contract.providers",
     "Result": "dpspec.contract.results",
     "Resumable": "dpspec.contract.providers",
@@ -113,6 +134,7 @@ _HOME = {
     "Trainer": "dpspec.contract.providers",
     "TrainingJob": "dpspec.contract.providers",
     "Trial": "dpspec.contract.audit",
+    "TrialProvider": "dpspec.contract.providers",
     "Verdict": "dpspec.contract.results",
     "backend": "dpspec.contract.parts",
     "canary": "dpspec.contract.parts",
@@ -147,6 +169,7 @@ __all__ = [
     "Check",
     "Claim",
     "Command",
+    "Comparison",
     "Context",
     "DataError",
     "DataSource",
@@ -175,6 +198,7 @@ __all__ = [
     "Plan",
     "Power",
     "Printed",
+    "Provider",
     "Reporter",
     "Result",
     "Resumable",
@@ -190,6 +214,7 @@ __all__ = [
     "Trainer",
     "TrainingJob",
     "Trial",
+    "TrialProvider",
     "Verdict",
     "backend",
     "canary",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from dpspec.contract.findings import Facts
 from dpspec.contract.frozen import FrozenMap, Json
-from dpspec.contract.providers import Schema, TrainingJob, _nothing
+from dpspec.contract.providers import Provider, Schema, TrainingJob, TrialProvider, no_keys
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ USUAL_SCORE = "loss-difference"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Canary:
+class Canary(TrialProvider):
     """A kind of canary for ``audit.canary.kind``.
 
     Attributes:
@@ -48,22 +48,17 @@ class Canary:
         reads_data: Whether it receives the training records, on which its canaries then depend.
         limit: Function ``(facts, options) -> (most, why) | None``: the maximum number of canaries and the reason, as
             words after a colon. It imports neither numpy nor torch. Empty: unlimited.
-        trial_revision, revision_only: See :class:`~dpspec.contract.Mechanism`.
     """
 
-    kind: str
-    summary: str
     space: Space
     make: str
-    schema: Schema = field(default_factory=_nothing)
+    schema: Schema = field(default_factory=no_keys)
     reads_data: bool = False
     limit: str = ""
-    trial_revision: int = 1
-    revision_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(TrialProvider):
     """A score of canaries by a final model for ``audit.score``; higher means more likely inserted.
 
     Attributes:
@@ -75,23 +70,18 @@ class Score:
         streamed_above: Number of canaries above which it stores no gradients if all batches are full and clipping is
             flat; None if it always stores them.
         models: Number of models it trains to score one run. Rejected with many runs unless 0.
-        trial_revision, revision_only: See :class:`~dpspec.contract.Mechanism`.
     """
 
-    kind: str
-    summary: str
     score: str
-    schema: Schema = field(default_factory=_nothing)
+    schema: Schema = field(default_factory=no_keys)
     learns: bool = False
     gradients: bool = False
     streamed_above: int | None = None
     models: int = 0
-    trial_revision: int = 1
-    revision_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackMethod:
+class AttackMethod(Provider):
     """A kind of evidence of attacks on privacy for ``Evidence.kind``, with its test and its points in figures.
 
     Mechanisms yield evidence of this kind. dpspec tests claims and upper bounds with it, next to all other evidence of
@@ -104,8 +94,6 @@ class AttackMethod:
         anytime: Whether the test is valid after any number of trials, also one that depends on their outcomes.
     """
 
-    kind: str
-    summary: str
     statistics: Mapping[str, Statistic]
     test: str
     anytime: bool = False
@@ -138,7 +126,10 @@ class EvidenceTest(ABC):
         return self.p_value(statistics, points) <= level
 
     def rates(self, statistics: FrozenMap) -> Sequence[tuple[float, float]]:
-        """Pairs of false- and true-positive rates for the figure of attacks. Default: none."""
+        """Pairs of false- and true-positive rates for the figure of attacks. Default: none.
+
+        The figure omits a false-positive rate of 0: give 1 / n if none of n releases without the group is positive.
+        """
         return ()
 
 

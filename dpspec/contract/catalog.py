@@ -21,6 +21,7 @@ class Offered:
 
     For a provider of a project's file ``plugin`` and ``distribution`` are the path of the file, and ``code`` is the
     SHA-256 of its code; otherwise it is empty. ``signed_off``: whether the user vouches for the distribution's bounds.
+    ``comparisons``: those that extend a mechanism, whose descriptor then has their keys and assumptions.
     """
 
     provider: Any
@@ -29,6 +30,7 @@ class Offered:
     version: str
     code: str = ""
     signed_off: bool = False
+    comparisons: tuple[Offered, ...] = ()
 
     @property
     def is_foreign(self) -> bool:
@@ -69,5 +71,6 @@ class Catalog:
     rules: Mapping[str, Offered] = field(default_factory=dict)
     sampling_schemes: Mapping[str, Offered] = field(default_factory=dict)
     noises: Mapping[str, Offered] = field(default_factory=dict)
+    comparisons: Mapping[str, Offered] = field(default_factory=dict)
     commands: Mapping[str, Offered] = field(default_factory=dict)
     broken: tuple[BrokenPlugin, ...] = ()

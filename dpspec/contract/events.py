@@ -13,6 +13,7 @@ import pluggy
 
 from dpspec.contract.attacks import AttackMethod, Canary, Score
 from dpspec.contract.commands import Command
+from dpspec.contract.comparisons import Comparison
 from dpspec.contract.noise import NoiseKind
 from dpspec.contract.providers import Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter
 from dpspec.contract.rules import Rule
@@ -150,6 +151,10 @@ class DpspecHooks:
     @hookspec
     def dpspec_attack_methods(self) -> Iterable[AttackMethod]:  # type: ignore[empty-body]
         """Kinds of evidence with their tests and figures, for mechanisms that yield such evidence."""
+
+    @hookspec
+    def dpspec_comparisons(self) -> Iterable[Comparison]:  # type: ignore[empty-body]
+        """Published formulas and baselines alongside the bounds of a mechanism, which decide no verdict."""
 
     @hookspec
     def dpspec_rules(self) -> Iterable[Rule]:  # type: ignore[empty-body]

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpspec.contract.frozen import Json
+from dpspec.contract.providers import TrialProvider
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoiseKind:
+class NoiseKind(TrialProvider):
     """A third-party distribution of noise for releases ``{kind: noise, noise: KIND, scale: ...}`` of ``composition``.
 
     Attributes:
@@ -17,14 +18,9 @@ class NoiseKind:
         code: Names a function or class ``(scale, sensitivity) -> dpspec.accounting.Pair`` as ``module:name``. The pair
             dominates the release of one number that neighbors change by at most ``sensitivity``, and two such numbers
             attain it. ``dpspec.accounting.LogConcaveNoise`` is a base class.
-        trial_revision, revision_only: See :class:`~dpspec.contract.Mechanism`.
     """
 
-    kind: str
-    summary: str
     code: str
-    trial_revision: int = 1
-    revision_only: bool = False
 
 
 #: The available distributions by kind; the registry fills it.

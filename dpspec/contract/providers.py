@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 Schema = Mapping[str, Json]
 
 
-def _nothing() -> Schema:
+def no_keys() -> Schema:
+    """The schema of a block without keys."""
     return {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -34,22 +35,46 @@ class Schemas:
     """
 
     mechanism: Schema
-    threat_model: Schema = field(default_factory=_nothing)
-    audit: Schema = field(default_factory=_nothing)
+    threat_model: Schema = field(default_factory=no_keys)
+    audit: Schema = field(default_factory=no_keys)
     claims: Mapping[str, Schema] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mechanism:
+class Provider:
+    """A value that a hook yields: it describes code and names it as text.
+
+    Attributes:
+        kind: The name that specs and commands use: lower-case letters, digits and hyphens.
+        summary: One line for ``dpspec plugins`` and ``dpspec explain``.
+    """
+
+    kind: str
+    summary: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialProvider(Provider):
+    """A provider whose code determines trials.
+
+    Attributes:
+        trial_revision: Part of every trial's cache key. Increase it when trials change.
+        revision_only: Whether trials change only with ``trial_revision``. Otherwise the distribution's version and code
+            are part of the cache key as well.
+    """
+
+    trial_revision: int = 1
+    revision_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism(TrialProvider):
     """A mechanism that can be audited. Core rejects specs that a flag below does not allow.
 
     Attributes:
         claims: Supported claim kinds.
         audit: Name of its :class:`~dpspec.contract.audit.Audit`.
         example: A whole spec as YAML, which the conformance suite validates and runs.
-        trial_revision: Part of every trial's cache key. Increase it when trials change.
-        revision_only: Whether trials change only with ``trial_revision``. Otherwise the distribution's version and code
-            are part of the cache key as well. The same applies to datasets, models and backends.
         steps: Whether core adds ``steps`` and ``phases`` to the block (an iterative mechanism).
         missing: Whether features may be missing (NaN).
         tokens: Whether records may be texts (``Facts.vocabulary``), so that no step treats features as quantities.
@@ -70,18 +95,14 @@ class Mechanism:
             a claim about another metric is then open after the training.
     """
 
-    kind: str
-    summary: str
     schemas: Schemas
     claims: frozenset[str]
     audit: str
     example: str
-    trial_revision: int = 1
     steps: bool = True
     missing: bool = False
     units: frozenset[str] = frozenset({"record"})
     accesses: tuple[str, ...] = ("all-iterates", "final-model")
-    revision_only: bool = False
     tokens: bool = False
     chosen_weights: bool = False
     canaries: frozenset[str] = frozenset()
@@ -95,27 +116,19 @@ class Mechanism:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dataset:
+class Dataset(TrialProvider):
     """A data kind. ``source`` names a class that implements :class:`DataSource`."""
 
-    kind: str
-    summary: str
     schema: Schema
     source: str
-    trial_revision: int = 1
-    revision_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
+class Model(TrialProvider):
     """A model kind. ``factory`` names a class that implements :class:`ModelFactory`; ``tokens``: it takes texts."""
 
-    kind: str
-    summary: str
     schema: Schema
     factory: str
-    trial_revision: int = 1
-    revision_only: bool = False
     tokens: bool = False
 
 
@@ -124,7 +137,7 @@ RecordLoss: TypeAlias = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
+class Loss(TrialProvider):
     """A loss for ``training.loss``, the function that training differentiates for every record.
 
     Attributes:
@@ -133,15 +146,10 @@ class Loss:
             targets are float32, with outputs (b, 1).
         targets: The supported targets, ``class`` and ``real``.
         schema: The loss's own keys in ``training.loss``.
-        trial_revision, revision_only: See :class:`Mechanism`.
     """
 
-    kind: str
-    summary: str
     function: str
-    schema: Schema = field(default_factory=_nothing)
-    trial_revision: int = 1
-    revision_only: bool = False
+    schema: Schema = field(default_factory=no_keys)
     targets: tuple[str, ...] = ("class", "real")
 
 
@@ -150,7 +158,7 @@ CAPABILITIES = frozenset({"iterates", "sampling-log", "noise-log", "norm-log", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backend:
+class Backend(TrialProvider):
     """A training backend. ``trainer`` names a class that implements :class:`Trainer`, without constructor arguments.
 
     Attributes:
@@ -166,14 +174,10 @@ class Backend:
         folders: Name of its :class:`~dpspec.contract.results.RunFolders`, for commands that accept a folder.
     """
 
-    kind: str
-    summary: str
     schema: Schema
     capabilities: frozenset[str]
     trainer: str
-    trial_revision: int = 1
     as_declared: FrozenMap = field(default_factory=FrozenMap)
-    revision_only: bool = False
     constants: Assumption | str = ""
     users: bool = False
     losses: bool = False
@@ -193,11 +197,9 @@ class Reporter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Executor:
+class Executor(Provider):
     """An executor of tasks. ``pool`` names a function or class ``(demand) -> Pool``."""
 
-    kind: str
-    summary: str
     pool: str
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from dpspec.contract.frozen import Json
+from dpspec.contract.providers import TrialProvider
 
 #: Name of a sampling scheme, a key of ``SCHEMES``.
 Scheme: TypeAlias = str
@@ -59,7 +60,7 @@ class SchemeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplingKind:
+class SamplingKind(TrialProvider):
     """A third-party sampling scheme for ``mechanism.sampling.scheme``, from the hook ``dpspec_sampling_schemes``.
 
     Attributes:
@@ -68,16 +69,11 @@ class SamplingKind:
             checks, and a ``Theory``.
         takes: Its required options, names in ``OPTIONS``; a rate or size of a batch has its meaning there.
         may: Its optional ones.
-        trial_revision, revision_only: See :class:`~dpspec.contract.Mechanism`.
     """
 
-    kind: str
-    summary: str
     code: str
     takes: tuple[str, ...] = ()
     may: tuple[str, ...] = ()
-    trial_revision: int = 1
-    revision_only: bool = False
 
 
 #: All schemes. Mechanisms list the schemes that their theorems cover, so new schemes are rejected by default.

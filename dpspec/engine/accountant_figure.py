@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpspec.accounting import Mixture, PrivacyLoss, sampled_gaussian_rdp
+from dpspec.accounting import PrivacyLoss, sampled_gaussian_rdp
 from dpspec.stats.attacks.curve_lines import gaussian_epsilon
 
 #: The Renyi orders over which Opacus' RDP accountant minimizes.
@@ -50,4 +50,4 @@ def accountant_epsilon(mechanism: str, history: History, delta: float) -> float 
 
 
 def composed(history: History) -> PrivacyLoss:
-    return PrivacyLoss(tuple((Mixture.poisson(1, rate, sigma), int(steps)) for sigma, rate, steps in history))
+    return PrivacyLoss.of_steps((sigma, rate, int(steps)) for sigma, rate, steps in history)

@@ -133,7 +133,7 @@ class Evaluations:
     def _findings(self, prepared: Prepared) -> tuple[Finding, ...]:
         from dpspec.training import limited
 
-        spec, inputs = prepared.spec, prepared.audit.trial_inputs(prepared.spec)
+        spec, inputs = prepared.spec, prepared.trial_inputs()
         context = RunContext(prepared, self.catalog, inputs, device="cpu", emit=self.emit)
         try:
             with limited(1):  # as in a run

@@ -20,7 +20,7 @@ from dpspec.engine.storage.stored_trials import environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.json_records import write
 from dpspec.results.conformance_status import inspections, rejected
-from dpspec.results.diff import differing
+from dpspec.results.differing import differing
 from dpspec.results.redact import LEFT_OUT_REASON, redact_audit, with_assumptions
 
 VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")

@@ -238,24 +238,24 @@ def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, catalog: Cat
     document = new_ledger(name="entry", records=None, adjacency=bound.scope.adjacency, epsilon=1.0, delta=delta)
     document["mechanism"] = {"kind": KIND, "releases": [dict(release) for release in releases]}
     try:
-        (audit,) = bounds([from_document(document, catalog)], catalog, remedy_seconds=0.0).audits
+        (audit,) = bounds([from_document(document, catalog)], catalog).audits
     except SpecError:  # more or other steps than a composition supports
         return False
     epsilon = next((v.upper for v in audit.verdicts if v.claim == BUDGET), None)
     return epsilon is not None and (1.0 - _BELOW) * bound.value <= epsilon <= (1.0 + _ABOVE) * bound.value
 
 
-def bounds(specs: Sequence[Spec], catalog: Catalog, *, remedy_seconds: float | None = None) -> Result:
-    """The result of specs without trials; nothing is stored."""
+def bounds(specs: Sequence[Spec], catalog: Catalog, *, remedies: bool = False) -> Result:
+    """The result of specs without trials, and with values that would prove failed claims; nothing is stored."""
     import tempfile
 
+    from dpspec.engine.remedies import Search
     from dpspec.engine.running import runner
-    from dpspec.engine.running.train import RunOptions
     from dpspec.engine.storage.trial_store import Store
 
     with tempfile.TemporaryDirectory() as folder:
-        options = RunOptions(remedy_seconds=remedy_seconds)
-        return runner.run(specs, catalog, store=Store(folder), options=options, train=False)
+        search = Search(catalog) if remedies else None
+        return runner.run(specs, catalog, store=Store(folder), train=False, remedies=search)
 
 
 def new_ledger(*, name: str, records: int | None, adjacency: str, epsilon: float, delta: float) -> dict[str, Json]:
@@ -285,9 +285,9 @@ def budget_of(spec: Spec) -> Claim | None:
     return next((claim for claim in spec.claims if (claim.id, claim.kind) == (BUDGET, "approx-dp")), None)
 
 
-def judge(document: Mapping[str, Json], catalog: Catalog, *, remedy_seconds: float | None = None) -> Result:
+def judge(document: Mapping[str, Json], catalog: Catalog, *, remedies: bool = False) -> Result:
     """The result of a ledger's document: the certified composition of its entries against its claims."""
-    return bounds([from_document(document, catalog)], catalog, remedy_seconds=remedy_seconds)
+    return bounds([from_document(document, catalog)], catalog, remedies=remedies)
 
 
 def doubts(
@@ -420,7 +420,7 @@ def left(document: Mapping[str, Json], catalog: Catalog) -> Iterator[Fitting]:
     """The largest cost of one more release, as a guarantee and as Gaussian noise; nothing if the budget is used up."""
     for release, key, least in _TRIED:
         cheapest = _with_release(document, {**release, key: least})
-        if judge(cheapest, catalog, remedy_seconds=0.0).exit_code is ExitCode.OK:
+        if judge(cheapest, catalog).exit_code is ExitCode.OK:
             yield from _fitting(document, release, key, catalog)
 
 

@@ -416,7 +416,9 @@ def epsilon(
     except ValueError as error:
         raise ArgumentError(str(error)) from None
     plain = {name: array[()] for name, array in arrays.items()}  # numbers for arrays without dimensions
-    return EpsilonBounds(lower.reshape(shape)[()], upper.reshape(shape)[()], plain)
+    if not shape:
+        return EpsilonBounds(lower.item(), upper.item(), plain)
+    return EpsilonBounds(lower.reshape(shape), upper.reshape(shape), plain)
 
 
 #: Arguments that are counts; floats such as 1e3 are accepted if integral.

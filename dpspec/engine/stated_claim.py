@@ -64,12 +64,14 @@ def run_document(
     document: Mapping[str, Json], catalog: Catalog, command: Sequence[str], options: Mapping[str, Sequence[object]]
 ) -> Result:
     """The result of a spec without trials that a command with options wrote; the environment names the command."""
+    from dpspec.engine.remedies import Search
     from dpspec.engine.running import runner
     from dpspec.engine.storage.trial_store import Store
     from dpspec.language.load import from_document
 
     with tempfile.TemporaryDirectory() as folder:
-        result = runner.run([from_document(document, catalog)], catalog, store=Store(folder), train=False)
+        spec, search = from_document(document, catalog), Search(catalog)
+        result = runner.run([spec], catalog, store=Store(folder), train=False, remedies=search)
     option_words = [word for option, values in options.items() for value in values for word in (option, str(value))]
     environment = FrozenMap({**result.environment, "command": [*command, *option_words]})
     return dataclasses.replace(result, environment=environment, requires_claim=True)

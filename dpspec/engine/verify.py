@@ -16,7 +16,7 @@ from typing import Any
 
 from dpspec.contract import DataError, Finding, FrozenMap, MissingArrayError, Plan, Series, Spec, Trial, thaw
 from dpspec.contract.audit import NO_TRIALS
-from dpspec.contract.catalog import Catalog
+from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import canonical_json
 from dpspec.contract.results import AuditResult, ExecutedRun, Result, TrialRecord
 from dpspec.engine.differences import VERDICT, Mismatch, comparable, compare, merged, versions_of
@@ -27,8 +27,8 @@ from dpspec.engine.preparing.diagnostics import out_of_range
 from dpspec.engine.preparing.model import weights_path
 from dpspec.engine.preparing.prepare import Prepared, prepare
 from dpspec.engine.preparing.trial_keys import TrialKeys, code_in, differences
+from dpspec.engine.remedies import proves
 from dpspec.engine.running.conclude import conclude, planned_tests, stopped_plan
-from dpspec.engine.running.remedies import proves
 from dpspec.engine.running.runner import assemble
 from dpspec.engine.storage.stored_trials import AuditState, environment
 from dpspec.engine.storage.trial_store import Store, StoredTrial
@@ -39,7 +39,7 @@ from dpspec.language.load import from_document
 from dpspec.language.yaml_source import from_plain, plain
 from dpspec.models.weights_file import FromFile
 from dpspec.registry.loader import sign_off
-from dpspec.results.diff import short
+from dpspec.results.differing import short
 from dpspec.results.redact import INTERNAL
 from dpspec.text import clipped
 
@@ -256,7 +256,7 @@ def recompute(
     absent = None
     if spec.audit is not None:
         try:
-            prepared.audit.trial_inputs(spec)
+            prepared.trial_inputs()
         except DataError as error:  # a file that trials read in addition to the data
             absent = error
             diagnostics = tuple(d for d in prepared.diagnostics if d.code != "data-unreadable")
@@ -265,7 +265,7 @@ def recompute(
         raise SpecError(errors)
     mismatches.extend(compare(audit.name, "facts", audit.facts, prepared.facts))
     mismatches.extend(_unseen(audit, prepared))
-    inputs = prepared.audit.trial_inputs(spec) if absent is None else FrozenMap()
+    inputs = prepared.trial_inputs() if absent is None else FrozenMap()
     if not audit.planned_trials and not audit.trials:  # the result has bounds only
         plan = NO_TRIALS
     elif absent is None:
@@ -277,8 +277,8 @@ def recompute(
     mismatches.extend(_origins(audit, plan, inputs, prepared, absent))
     recording, differences = _recording(audit, prepared)
     mismatches.extend(differences)
-    bounds = _bounds(prepared, catalog, inputs)
-    bounded = AuditState(prepared=prepared, bounds=bounds, plan=plan, recording=recording)
+    bounds, comparisons = _bounds(prepared, catalog, inputs)
+    bounded = AuditState(prepared=prepared, bounds=bounds, comparisons=comparisons, plan=plan, recording=recording)
     keys = TrialKeys(inputs, prepared.facts, prepared.revisions, code_in(prepared.makers))
     stored = {} if store is None else _stored(store, audit.trials, plan, keys)
     pairs = [(record, stored.get(record.key)) for record in audit.trials]
@@ -358,10 +358,13 @@ def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | No
         return reader.from_result(audit), [gone]
 
 
-def _bounds(prepared: Prepared, catalog: Catalog, inputs: FrozenMap) -> list[Finding | Series]:
+def _bounds(
+    prepared: Prepared, catalog: Catalog, inputs: FrozenMap
+) -> tuple[list[Finding | Series], list[tuple[Offered, list[Finding]]]]:
+    """The bounds with the series of comparisons, and the findings of each comparison."""
     context = RunContext(prepared, catalog, inputs, device="cpu")
     try:
-        return list(prepared.audit.bound(prepared.spec, context))
+        return prepared.compare(list(prepared.audit.bound(prepared.spec, context)))
     except ArithmeticError as error:
         raise SpecError([out_of_range(error, prepared.spec)]) from error
 

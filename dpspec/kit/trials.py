@@ -17,6 +17,25 @@ from dpspec.kit.users import by_user, drawn, draws_users
 if TYPE_CHECKING:
     import numpy as np
 
+__all__ = [
+    "canary_free_accuracy",
+    "chunks",
+    "coins_by_size",
+    "expected_checks",
+    "fair_coins",
+    "recorded",
+    "recorded_number",
+    "recorded_part",
+    "runs_together",
+    "scored_coins",
+    "select_inputs",
+    "shard_notes",
+    "training_bytes",
+    "training_job",
+    "training_seconds",
+    "whole_number",
+]
+
 #: Floating-point operations per second and core of an audited run, a low estimate. Without observers, logs and scores
 #: training reaches 9e9 to 1.3e11 (linear models and perceptrons with 8e3 to 4e5 parameters, batches of 200 to 2000).
 FLOPS = 4e9

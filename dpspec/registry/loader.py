@@ -25,10 +25,11 @@ from typing import Any, TypeAlias, get_args
 import pluggy
 from packaging.utils import canonicalize_name
 
-from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter
+from dpspec.contract import CAPABILITIES, Backend, Dataset, Executor, Loss, Mechanism, Model, Reporter, TrialProvider
 from dpspec.contract.attacks import AttackMethod, Canary, EvidenceTest, Score, Statistic
 from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.commands import OWN_COMMANDS, Command
+from dpspec.contract.comparisons import Comparison
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
 from dpspec.contract.findings import Assumption, AssumptionStatus
 from dpspec.contract.fragments import use_noises, use_schemes
@@ -46,6 +47,7 @@ _REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]
 #: Keys that no fragment may define. Core's other keys may be narrowed, such as ``adjacency`` to supported values.
 CORE_KEYS: dict[str, frozenset[str]] = {
     "mechanism": frozenset({"kind"}),
+    "comparison": frozenset({"kind", "steps", "phases"}),
     "steps": frozenset({"steps", "phases"}),
     "threat_model": frozenset(),
     "audit": frozenset(),
@@ -86,9 +88,10 @@ def problems(provider: Any, family: Family) -> list[str]:
 
 
 def _problems(provider: Any, family: Family) -> Iterator[str]:
-    revision = getattr(provider, "trial_revision", 1)
-    if type(revision) is not int or revision < 1:
-        yield f"trial_revision must be an integer of at least 1, got {revision!r}"
+    if isinstance(provider, TrialProvider):
+        revision = provider.trial_revision
+        if type(revision) is not int or revision < 1:
+            yield f"trial_revision must be an integer of at least 1, got {revision!r}"
     references = {name: getattr(provider, name) for name in (family.code, *family.optional)}
     if isinstance(provider, Backend) and not isinstance(provider.constants, Assumption):
         references["constants"] = provider.constants
@@ -160,6 +163,16 @@ FAMILIES: tuple[Family, ...] = (
     Family("loss", "losses", "dpspec_losses", Loss, "function", block="loss"),
     Family("sampling scheme", "sampling_schemes", "dpspec_sampling_schemes", SamplingKind, "code"),
     Family("noise", "noises", "dpspec_noises", NoiseKind, "code"),
+    Family(
+        "comparison",
+        "comparisons",
+        "dpspec_comparisons",
+        Comparison,
+        "compare",
+        key="name",
+        block="comparison",
+        optional=("check",),
+    ),
     Family("attack method", "attack_methods", "dpspec_attack_methods", AttackMethod, "test"),
     Family("rule", "rules", "dpspec_rules", Rule, "code", key="name"),
     Family("command", "commands", "dpspec_commands", Command, "function", key="name"),
@@ -444,6 +457,7 @@ def build(candidates: Sequence[Candidate], broken: Sequence[BrokenPlugin] = ()) 
         else:
             loaded.append((candidate, offers))
     tables = {family.field: _table(family.name, loaded, failures) for family in FAMILIES}
+    tables["mechanisms"] = _extended(tables["mechanisms"], tables["comparisons"], failures)
     failures.sort(key=lambda b: (canonicalize_name(b.distribution), b.plugin, b.reason))
     return Registry(manager, Catalog(**tables, broken=tuple(failures)))
 
@@ -514,6 +528,42 @@ def _table(
                 outcome = "which keeps it" if keepers else "so neither is used: uninstall one"
                 reason = f"{family} {kind!r} is also offered by {names}, {outcome}"
                 broken.append(candidate.broken(reason, (kind,)))
+    return MappingProxyType(table)
+
+
+def _extended(
+    mechanisms: Mapping[str, Offered], comparisons: Mapping[str, Offered], broken: list[BrokenPlugin]
+) -> Mapping[str, Offered]:
+    """The mechanisms with their comparisons; ``broken`` gains one entry per comparison whose key is already taken."""
+    table = dict(mechanisms)
+    for name, offered in comparisons.items():
+        comparison: Comparison = offered.provider
+        mechanism = table.get(comparison.mechanism)
+        if mechanism is None:
+            continue
+        schemas = mechanism.provider.schemas
+        keys: Any = comparison.schema["properties"]
+        if taken := sorted(keys.keys() & schemas.mechanism["properties"].keys()):
+            reason = f"comparison {name!r}: mechanism {comparison.mechanism!r} already has the key {taken[0]!r}"
+            broken.append(
+                BrokenPlugin(
+                    plugin=offered.plugin,
+                    distribution=offered.distribution,
+                    version=offered.version,
+                    reason=reason,
+                    kinds=(name,),
+                )
+            )
+            continue
+        properties = {**schemas.mechanism["properties"], **keys}
+        provider = replace(
+            mechanism.provider,
+            schemas=replace(schemas, mechanism={**schemas.mechanism, "properties": properties}),
+            assumptions=(*mechanism.provider.assumptions, *comparison.assumptions),
+        )
+        table[comparison.mechanism] = replace(
+            mechanism, provider=provider, comparisons=(*mechanism.comparisons, offered)
+        )
     return MappingProxyType(table)
 
 

@@ -194,7 +194,8 @@ def power(audit: AuditResult) -> Figure | None:
         for i, (name, curve) in enumerate(curves)
     ]
     for evidence in audit.evidence:
-        if observed := evidence_tests.rates(evidence):
+        # A rate of 0 has no place on a logarithmic axis: at its left end it would be above a bound that holds.
+        if observed := [(fpr, tpr) for fpr, tpr in evidence_tests.rates(evidence) if fpr > 0.0]:
             name = f"attack{words.groups(group_size(evidence), evidence.scope.unit)}"
             rates = [max(fpr, _RATES[0]) for fpr, _ in observed]
             lines.append(Line(name, rates, [tpr for _, tpr in observed], color=_color(len(lines)), dash=_ATTACK))

@@ -7,8 +7,6 @@ claim. Keys that an earlier version lacks have their default values.
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -16,39 +14,7 @@ from typing import Literal, TypeAlias
 from dpspec.contract import Json, ThreatModel, thaw
 from dpspec.contract.results import AuditResult, Result, Verdict, accepted_cautions, open_cautions
 from dpspec.contract.spec import unit_in_words
-from dpspec.text import shortened
-
-#: Relative difference up to which numbers are equal, because machines round differently.
-TOLERANCE = 1e-9
-
-
-def differing(before: Json, after: Json, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """The places at which two JSON values differ, with both texts."""
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for key in [*before, *(key for key in after if key not in before)]:
-            key_path = f"{path}.{key}" if path else key
-            if key in before and key in after:
-                yield from differing(before[key], after[key], key_path)
-            else:
-                old_text, new_text = (short(side[key]) if key in side else "absent" for side in (before, after))
-                yield key_path, old_text, new_text
-    elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
-        for i, (old_item, new_item) in enumerate(zip(before, after, strict=True)):
-            yield from differing(old_item, new_item, f"{path}[{i}]")
-    elif not equal(before, after):
-        yield path, short(before), short(after)
-
-
-def equal(a: Json, b: Json) -> bool:
-    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
-        return type(a) is type(b) and bool(a == b)
-    return a == b or (not (isinstance(a, int) and isinstance(b, int)) and math.isclose(a, b, rel_tol=TOLERANCE))
-
-
-def short(value: Json) -> str:
-    text = value if isinstance(value, str) else json.dumps(thaw(value))
-    return f"a list of {len(value)}" if isinstance(value, list) and len(text) > _LONGEST else shortened(text, _LONGEST)
-
+from dpspec.results.differing import differing, equal
 
 #: Defaults of the threat model, and its keys that a claim may narrow.
 _DEFAULTS: dict[str, Json] = {
@@ -64,8 +30,6 @@ _BLOCKS = ("mechanism", "data", "model", "training", "audit")
 
 #: Keys of ``audit`` that are compared separately.
 _TOLD = frozenset({"expect", "confidence"})
-
-_LONGEST = 100
 
 
 def statement(audit: AuditResult, verdict: Verdict) -> dict[str, Json] | None:

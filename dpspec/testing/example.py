@@ -33,7 +33,7 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import describe
 from dpspec.results import codec
 from dpspec.results.codec import result_schema
-from dpspec.results.diff import differing
+from dpspec.results.differing import differing
 from dpspec.results.evidence_weight import TRADE_OFF, claim_scope, covers, is_profile, shortfall
 from dpspec.results.inequalities import statement
 from dpspec.testing.provider import ProviderSuite, impurities, require, require_light
@@ -41,8 +41,7 @@ from dpspec.testing.provider import ProviderSuite, impurities, require, require_
 #: Releases of runs that are compared bit by bit.
 RELEASES = 20
 
-#: Searches for remedies take seconds, and the suites test none.
-_OPTIONS = RunOptions(device="cpu", remedy_seconds=0.0)
+_OPTIONS = RunOptions(device="cpu")
 
 
 @dataclass(frozen=True)

@@ -357,7 +357,7 @@ class MechanismSuite(ExampleSuite):
         prepared = self._prepared(spec)
         if facts is not None:
             prepared = replace(prepared, facts=facts)
-        context = RunContext(prepared, self.catalog(), prepared.audit.trial_inputs(spec), device="cpu")
+        context = RunContext(prepared, self.catalog(), prepared.trial_inputs(), device="cpu")
         if rows is not None:
             context._rows = rows
         return prepared, context

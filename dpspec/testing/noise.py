@@ -57,12 +57,14 @@ class NoiseSuite(ProviderSuite):
 
     def test_only_the_ratio_of_sensitivity_and_scale_counts(self) -> None:
         """Noise of twice the scale on twice the sensitivity costs the same."""
+        self._require_consistent()
         for effect in self.effects:
             first, second = (_epsilon(self.pair(effect, scale)) for scale in (1.0, 2.0))
             require(_overlap(first, second), f"at effect {effect:g} scale 1 costs {first}, and scale 2 costs {second}")
 
     def test_less_noise_costs_more(self) -> None:
         """Epsilon rises with sensitivity / scale: the pair must dominate each smaller change of the number."""
+        self._require_consistent()
         costs = [(effect, _epsilon(self.pair(effect))) for effect in (*self.effects, 1.5 * max(self.effects))]
         for (smaller, cheap), (larger, dear) in pairwise(sorted(costs)):
             require(
@@ -124,6 +126,7 @@ class NoiseSuite(ProviderSuite):
         """The interval of delta of one release contains the integral of the densities, in both directions."""
         from dpspec.accounting import DIRECTIONS, PrivacyLoss
 
+        self._require_consistent()
         for effect in self.effects:
             for direction in DIRECTIONS:
                 loss = PrivacyLoss.of(self.pair(effect), direction)
@@ -141,6 +144,7 @@ class NoiseSuite(ProviderSuite):
 
         from dpspec.accounting import DIRECTIONS, PrivacyLoss
 
+        self._require_consistent()
         draw, effect = self._sampler(), self.effects[len(self.effects) // 2]
         pair = self.pair(effect)
         loss = PrivacyLoss(((pair, _STEPS),))
@@ -168,6 +172,13 @@ class NoiseSuite(ProviderSuite):
                 require(lower <= most, f"{text}: delta is at most {most:.4g}, below the lower end {lower:.4g}")
 
     # -- parts of the tests
+
+    def _require_consistent(self) -> None:
+        """Skip a test of composed pairs if ``log_mass`` is wrong: searches for their narrow intervals last minutes."""
+        try:
+            self.test_a_log_concave_density_is_one()
+        except AssertionError as error:
+            raise unittest.SkipTest(f"another test fails: {error}") from None
 
     def _losses(self, effect: float) -> Any:
         import numpy as np

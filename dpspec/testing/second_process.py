@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
-import unittest
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dpspec.json_records import write
-from dpspec.registry.loader import FAMILIES, Registry
-from dpspec.registry.project import MODULE_PREFIX
-from dpspec.results.diff import differing
+from dpspec.registry.loader import FAMILIES, Candidate, Registry, used_project
+from dpspec.registry.project import ProjectFile
+from dpspec.results.differing import differing
 from dpspec.testing.provider import require
 
 #: The program of a process. It shifts the clock before any plugin is imported, and writes its parts to a file.
 _SCRIPT = """
-import datetime, json, sys, time
+import datetime, json, pickle, sys, time
 sys.path[:] = json.loads(sys.argv[1])
 DAYS = int(sys.argv[5])
 SHIFT = 86400.0 * DAYS + 123.45 * DAYS
@@ -48,16 +48,19 @@ from dpspec.engine.running.runner import run
 from dpspec.engine.running.train import RunOptions
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
-from dpspec.registry.loader import Candidate, build
+from dpspec.registry.loader import build
+from dpspec.registry.project import load_file
 from dpspec.testing.second_process import parts
-names = ("distribution", "version", "plugin", "value")
-catalog = build([Candidate(**dict(zip(names, c))) for c in json.loads(sys.argv[2])]).catalog
+candidates, files = pickle.loads(Path(sys.argv[2]).read_bytes())
+for file in files:
+    load_file(file)
+catalog = build(candidates).catalog
 example = Path(sys.argv[3])
 loaded = load_specs([example], catalog, json.loads(sys.argv[4]))
 if not loaded.specs:
     sys.exit("the example is an invalid spec there: " + "; ".join(d.message for d in loaded.diagnostics))
 store = Store(example.with_name(f"store-after-{DAYS}-days"))
-result = run(loaded.specs, catalog, store=store, options=RunOptions(device="cpu", remedy_seconds=0.0))
+result = run(loaded.specs, catalog, store=store, options=RunOptions(device="cpu"))
 example.with_name(f"after-{DAYS}-days.json").write_text(json.dumps(parts(result)))
 """
 
@@ -90,23 +93,25 @@ def differences_of_runs(
     Returns:
         A line for each part that differs; empty if none does.
     """
-    candidates = {}
+    candidates: dict[tuple[str, str], Candidate] = {}
+    files: dict[str, ProjectFile] = {}
+    of_project = {file.module: file for file in used_project()}
     for family in FAMILIES:
         for offered in getattr(registry.catalog, family.field).values():
-            plugin = registry.module(offered.distribution, offered.plugin)
-            name = getattr(plugin, "__name__", "")
-            if name.startswith(MODULE_PREFIX):
-                raise unittest.SkipTest("another process imports no file of a project by name")
+            name = getattr(registry.module(offered.distribution, offered.plugin), "__name__", "")
+            if name in of_project:
+                files[name] = of_project[name]
             if name:
-                candidates[offered.plugin, offered.distribution] = (
-                    *(offered.distribution, offered.version, offered.plugin, name),
+                candidates[offered.distribution, offered.plugin] = Candidate(
+                    distribution=offered.distribution,
+                    version=offered.version,
+                    plugin=offered.plugin,
+                    value=name,
+                    code=files[name].digest if name in files else "",
                 )
-    arguments = [
-        json.dumps(sys.path),
-        json.dumps(sorted(candidates.values())),
-        str(example),
-        json.dumps(list(overrides)),
-    ]
+    plugins = example.with_name("plugins.pickle")
+    plugins.write_bytes(pickle.dumps(([candidates[key] for key in sorted(candidates)], list(files.values()))))
+    arguments = [json.dumps(sys.path), str(plugins), str(example), json.dumps(list(overrides))]
     running = {
         days: subprocess.Popen(
             [sys.executable, "-c", _SCRIPT, *arguments, str(days)],

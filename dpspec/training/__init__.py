@@ -1,4 +1,33 @@
-"""DP-SGD training in torch and the measurements for an audit. Importing the package does not import torch."""
+"""DP-SGD training in torch and the measurements for an audit. Importing the package does not import torch.
+
+Three steps of DP-SGD; an observer receives the batch of each, which no adversary sees:
+
+>>> import numpy as np
+>>> import torch
+>>> from dpspec.contract import FrozenMap, Observer, TrainingJob
+>>> from dpspec.training.loop.native import NativeTrainer
+>>> class Batches(Observer):
+...     def __init__(self):
+...         self.drawn = []
+...     def sampled(self, step, indices):
+...         self.drawn.append(len(indices))
+>>> batches = Batches()
+>>> sampling = {"scheme": "fixed", "batch_size": 10}
+>>> job = TrainingJob(
+...     x=np.ones((100, 4), dtype=np.float32),
+...     y=np.zeros(100, dtype=np.int64),
+...     model=torch.nn.Linear(4, 2),
+...     phases=(FrozenMap({"steps": 3, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": sampling}),),
+...     options=FrozenMap({"learning_rate": 0.5, "reduction": "mean"}),
+...     expected_batch_size=10.0,
+...     device="cpu",
+...     seed=7,
+...     observers=(batches,),
+... )
+>>> NativeTrainer().train(job)
+>>> batches.drawn
+[10, 10, 10]
+"""
 
 import os
 import sys

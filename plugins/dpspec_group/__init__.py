@@ -98,7 +98,6 @@ class RecordsAudit(dps.Audit):
             return trial_inputs(spec)
         inputs = kit.select_inputs(
             super().trial_inputs(spec),
-            mechanism_without=("baselines",),
             threat_model=("adjacency", "access", "group_size"),
             audit_without=("shard_runs", "canary_free_run", "stop"),
         )

@@ -24,6 +24,9 @@ PROFILE_DELTAS = (
 )
 
 
+#: Name of the series of epsilon against the group size.
+SIZE_SERIES = "epsilon-by-group-size"
+
 #: Method of lower ends for shuffled batches under add-remove adjacency.
 _LAST = "sizes of the epochs' last batches"
 
@@ -61,13 +64,18 @@ class Curves:
     intervals: Mapping[int, Mapping[str, Mapping[float, Interval]]]
 
 
+def directions_of(spec: dps.Spec) -> tuple[tuple[str, ...], str]:
+    """The directions of the threat model and the claims, and the one with all deltas: ``both`` if there are two."""
+    asked_directions = {c.direction for c in spec.claims} | {spec.threat_model.direction}
+    directions = ("remove", "add") if "both" in asked_directions else tuple(sorted(asked_directions))
+    return directions, "both" if len(directions) == 2 else directions[0]
+
+
 def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
     """Epsilon by group size and direction; claimed values have the width ``theory.WIDTH``, others ``CURVE_WIDTH``."""
     accounted = Accounted.of(spec, context.facts.records)
     phases, records = accounted.phases, accounted.records
-    asked_directions = {c.direction for c in spec.claims} | {spec.threat_model.direction}
-    directions = ("remove", "add") if "both" in asked_directions else tuple(sorted(asked_directions))
-    whole = "both" if len(directions) == 2 else directions[0]
+    directions, whole = directions_of(spec)
     intervals: dict[int, dict[str, dict[float, Interval]]] = {}
     sizes = sorted({*spec.threat_model.group_size, *(c.group_size for c in spec.claims)})
     for done, size in enumerate(sizes):
@@ -314,41 +322,25 @@ def profile_series(curves: Curves) -> dps.Series:
 
 
 def size_series(curves: Curves, findings: Sequence[dps.Finding]) -> dps.Series:
-    """Epsilon against the group size at the largest claimed delta, with the baselines, in the direction ``whole``."""
-    accounted, whole = curves.accounted, curves.whole
-    spec, phases, records = accounted.spec, accounted.phases, accounted.records
-    delta = kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]
+    """Epsilon against the group size at the largest claimed delta, in the direction ``whole``."""
+    delta = size_delta(curves.accounted.spec)
     epsilon_by_size = {
-        f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == whole
+        f.at["group_size"]: f.value for f in findings if f.at["delta"] == delta and f.scope.direction == curves.whole
     }
-    sizes, epsilon_of_one = sorted(epsilon_by_size), epsilon_by_size.get(1)
-    if not epsilon_of_one and theory.uncovered(phases, [spec.threat_model.adjacency]):
-        epsilon_of_one = math.inf
-    epsilon_of_one = epsilon_of_one or theory.group_epsilons(phases, 1, records, [delta], whole)[0].upper
-    columns: dict[str, list[dps.Json]] = {"group_size": [*sizes], "epsilon": [epsilon_by_size[size] for size in sizes]}
-    source = [accounted.source]
-    for name in spec.mechanism.get("baselines", ()):
-        if not math.isfinite(epsilon_of_one):
-            columns[name] = [math.inf] * len(sizes)
-        elif name == "linear":
-            # not a bound: over many steps the epsilon of a group exceeds it, over one step it can be smaller
-            columns[name] = [size * epsilon_of_one for size in sizes]
-        else:
-            from dpspec_group.black_box import converted_epsilons
-
-            columns[name] = converted_epsilons(theory.composed(phases, 1, records), sizes, delta, name)
-    if any(name.startswith("vadhan") for name in columns):
-        source.append("Vadhan 2017, Lemma 2.2")
-    shown = [name for name in columns if name != "group_size"]
+    sizes = sorted(epsilon_by_size)
     return kit.series(
-        "epsilon-by-group-size",
+        SIZE_SERIES,
         f"Epsilon by group size at delta {delta:g}".replace("e-0", "e-"),
-        columns,
+        {"group_size": [*sizes], "epsilon": [epsilon_by_size[size] for size in sizes]},
         units={"group_size": "records"},
-        # Of the bounds; other baselines are marked in the legend.
-        rigor="theorem" if columns.keys() - {"group_size", "epsilon", "linear"} else "certified",
-        source="; ".join(source),
+        rigor="certified",
+        source=curves.accounted.source,
         x="group_size",
-        y=shown,
-        upper=[name for name in shown if name != "linear"],
+        y=["epsilon"],
+        upper=["epsilon"],
     )
+
+
+def size_delta(spec: dps.Spec) -> float:
+    """The delta of the series of epsilon against the group size: the largest claimed one."""
+    return kit.claimed_deltas(spec, 1, default=DEFAULT_DELTA)[-1]

@@ -75,17 +75,6 @@ MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
     clip_norm=CLIP_NORM,
     sampling=SAMPLING,
     clipping=CLIPPING,
-    baselines=kit.array(
-        "Conversions shown for comparison in the table of epsilon by group size. They change no bound and no verdict.",
-        kit.choice(
-            "linear: k times the epsilon of one record, not a bound. vadhan-literal and vadhan-sharp: black-box "
-            "conversions.",
-            "linear",
-            "vadhan-literal",
-            "vadhan-sharp",
-        ),
-        default=["linear"],
-    ),
 )
 
 
@@ -342,14 +331,7 @@ _ALL_RECORDS = "if every batch takes all records, however many there are, write 
 
 
 def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    black_box = {"vadhan-literal", "vadhan-sharp"} & set(spec.mechanism.get("baselines", ()))
-    is_replaced = spec.threat_model.adjacency == "replace-one"
     schemes = {phase.sampling.scheme: scheme_of(phase) for phase in spec.phases}
-    for name, scheme in sorted(schemes.items()):
-        theory = scheme.replaced if is_replaced else scheme.theory
-        if black_box and theory is not None and theory.no_profile:
-            message = f"{' and '.join(sorted(black_box))} cannot be computed for {name} batches: {theory.no_profile}"
-            yield kit.unsupported(message, ("mechanism", "baselines"), "remove them; linear is supported")
     largest = max(spec.threat_model.group_size)
     for i, phase in enumerate(spec.phases):
         sampling = phase.sampling

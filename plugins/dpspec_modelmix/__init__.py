@@ -77,21 +77,6 @@ _EMBEDDING: dict[str, dps.Json] = kit.block(
     ),
 )
 
-_UTILITY: dict[str, dps.Json] = kit.block(
-    "Properties of the loss for the paper's utility theorems, which are then reported with the bounds.",
-    ["smoothness"],
-    smoothness=kit.number("beta: Lipschitz constant of the gradient.", above=0),
-    distance=kit.number("Maximum distance of an iterate from the optimum (Theorem 3.1, convex losses).", above=0),
-    span=kit.number(
-        "Maximum difference between losses (Theorems B.1 and 3.2, losses that need not be convex).", above=0
-    ),
-    tail=kit.number(
-        "kappa: the distance of a record's gradient from the mean exceeds u with probability at most e^(-u / kappa) "
-        "(Lemma B.1).",
-        above=0,
-    ),
-)
-
 _MECHANISM: dict[str, dps.Json] = kit.block(
     None,
     ["noise_multiplier", "clip_norm", "mixing", "sampling"],
@@ -118,7 +103,6 @@ _MECHANISM: dict[str, dps.Json] = kit.block(
         default="mean",
     ),
     sampling=SAMPLING,
-    utility=_UTILITY,
 )
 
 _AUDIT: dict[str, dps.Json] = kit.block(
@@ -137,7 +121,7 @@ _AUDIT: dict[str, dps.Json] = kit.block(
 MODELMIX = dps.Mechanism(
     kind="modelmix",
     summary="ModelMix: DP-SGD that mixes its last two models randomly, and the privacy amplification of mixing",
-    assumptions=("dpspec_modelmix.findings", "dpspec_modelmix.published"),
+    assumptions=("dpspec_modelmix.findings",),
     description="training with noise (DP-SGD), which continues from a random mixture of its last two models",
     schemas=dps.Schemas(mechanism=_MECHANISM, audit=_AUDIT),
     metrics=frozenset({"accuracy", "accuracy-same-noise", "accuracy-same-epsilon"}),
@@ -184,9 +168,7 @@ class ModelMixAudit(dps.Audit):
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        return kit.select_inputs(
-            super().trial_inputs(spec), mechanism_without=("utility",), threat_model=("adjacency", "access")
-        )
+        return kit.select_inputs(super().trial_inputs(spec), threat_model=("adjacency", "access"))
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         from dpspec_modelmix.attack import run_trials

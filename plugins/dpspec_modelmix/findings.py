@@ -14,7 +14,6 @@ from dpspec.stats.attacks import guess_counts
 from dpspec.stats.conformance import table
 from dpspec_modelmix import theory
 from dpspec_modelmix.options import Attack, PhaseOptions, Segment, segments_of, unmet_conditions
-from dpspec_modelmix.published import PRINTED, compared, comparisons, figure_3, utility_findings
 from dpspec_modelmix.theory import LAPLACE_SOURCE, SCOPE, SOURCE
 
 #: Assumptions of every bound.
@@ -76,9 +75,7 @@ def findings(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
         scopes = replace(SCOPE, min_records=context.facts.records), replace(SCOPE, data="this")
     for done, delta in enumerate(deltas):
         context.progress(done, len(deltas), "accounting")
-        yield from _with_mixing(spec, segments, delta, base, reasons, plain[delta].upper, scopes)
-    if "utility" in spec.mechanism.options:
-        yield from utility_findings(spec, context.facts, deltas[-1])
+        yield from _with_mixing(segments, delta, base, not reasons, scopes)
 
 
 @lru_cache(maxsize=8)
@@ -88,46 +85,45 @@ def _plain(segments: tuple[Segment, ...], deltas: tuple[float, ...]) -> list[Int
 
 
 def _with_mixing(
-    spec: dps.Spec,
     segments: Sequence[Segment],
     delta: float,
     base: tuple[dps.Assumption, ...],
-    reasons: list[str],
-    plain: float,
+    is_mixed: bool,
     scopes: Sequence[dps.Scope],
-) -> Iterator[dps.Finding | dps.Series]:
-    """Epsilon with mixing, or as if all conditions held if there are ``reasons`` against; ``plain``: without mixing."""
-    best = None if segments[0].noise == "laplace" else theory.mixed_epsilon(segments, delta)
-    mixed = theory.freedman_epsilon(segments, delta) if best is None else best.epsilon
-    if best is not None:
+) -> Iterator[dps.Finding]:
+    """Epsilon of integer orders without mixing, and epsilon with mixing if its conditions hold."""
+    laplace = segments[0].noise == "laplace"
+    if not laplace:
         plain = theory.gaussian_epsilon(theory.without_mixing(segments), delta).epsilon
         yield _theorem(delta, plain, "without mixing, rdp/integer-orders", "Mironov et al. 2019", base)
-    if reasons:
-        method = f"{'Lemma D.2' if best is None else 'Theorem 4.1'} as if all conditions held"
-        yield compared("epsilon", mixed, method, PRINTED, delta=delta, refuted="; ".join(reasons))
+    if not is_mixed:
         return
     assumptions = (*base, *MIXED)
-    if best is None:
+    if laplace:
+        mixed, method = theory.freedman_epsilon(segments, delta), "Freedman, corrected Lemma D.2, any cut"
         for scope in scopes:
-            yield _theorem(delta, mixed, "Freedman, corrected Lemma D.2, any cut", LAPLACE_SOURCE, assumptions, scope)
-        method = "without mixing (pld) / with mixing"
-        yield compared("amplification", plain / mixed, method, LAPLACE_SOURCE, delta=delta)
-    else:
-        inflated, worst = theory.inflate_one_hot(segments, best.order)
-        best = theory.mixed_epsilon(inflated, delta)
-        improved = theory.mixed_epsilon(inflated, delta, "improved")
-        text = f"A numerical check of 16 smaller shifts is not a proof: their largest ratio to it is {worst:.6f}"
-        one_hot = replace(_ONE_HOT, text=f"{_ONE_HOT.text}. {text}")
-        method, source = "rdp/integer-orders, improved conversion", f"{SOURCE}; Canonne, Kamath & Steinke 2020"
-        for scope in scopes:
-            yield _theorem(delta, best.epsilon, "rdp/integer-orders", SOURCE, (*assumptions, one_hot), scope)
-            yield _theorem(delta, improved.epsilon, method, source, (*assumptions, one_hot), scope)
-        edge = "at the edge of the orders searched" if best.at_edge else "within the orders searched"
-        yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
-        method = "without mixing / with mixing, integer orders"
-        yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
-        yield from figure_3(spec, segments, delta, best.epsilon, improved.epsilon)
-    yield from comparisons(spec, segments, delta, assumptions)
+            yield _theorem(delta, mixed, method, LAPLACE_SOURCE, assumptions, scope)
+        return
+    repaired = theory.repaired_bound(tuple(segments), delta)
+    text = f"A numerical check of 16 smaller shifts is not a proof: their largest ratio to it is {repaired.ratio:.6f}"
+    one_hot = replace(_ONE_HOT, text=f"{_ONE_HOT.text}. {text}")
+    method, source = "rdp/integer-orders, improved conversion", f"{SOURCE}; Canonne, Kamath & Steinke 2020"
+    for scope in scopes:
+        yield _theorem(delta, repaired.best.epsilon, "rdp/integer-orders", SOURCE, (*assumptions, one_hot), scope)
+        yield _theorem(delta, repaired.improved.epsilon, method, source, (*assumptions, one_hot), scope)
+    if theory.has_fractional_orders(segments):
+        real = theory.real_epsilon(segments, delta)
+        yield dps.Finding(
+            quantity="epsilon",
+            value=real.epsilon,
+            bound="estimate",
+            rigor="approximate",
+            at=dps.FrozenMap({"delta": delta}),
+            scope=SCOPE,
+            method=f"rdp/fractional-orders, best at {real.order:g}",
+            source=f"{SOURCE}; {theory.FRACTIONAL}",
+            assumptions=(*assumptions, replace(_ONE_HOT, text=theory.FRACTIONAL)),
+        )
 
 
 def _theorem(

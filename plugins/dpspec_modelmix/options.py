@@ -218,8 +218,6 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
         if phase.noise == "laplace":
             yield from _laplace(spec, facts, i, phase)
         yield from _embedding(spec, facts, i, phase)
-    if "utility" in spec.mechanism.options:
-        yield from _utility(spec, facts)
     yield from _amplification(spec, facts)
     if spec.audit is not None:
         yield from _attack(spec, facts)
@@ -300,21 +298,6 @@ def _embedding(spec: dps.Spec, facts: dps.Facts, i: int, phase: dps.Phase) -> It
     if not embedding.floor and embedding.noise_multiplier == 0.0:
         message = "without noise in the subspace epsilon is infinite"
         yield dps.Diagnostic(code="no-noise", message=message, path=path("noise_multiplier"), severity="warning")
-
-
-def _utility(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
-    path, phase = ("mechanism", "utility"), spec.phases[0]
-    if facts.parameters is None:
-        yield dps.Diagnostic(code="no-model", message="the utility theorems need a model", path=path)
-    if not {"distance", "span", "tail"} & set(spec.mechanism["utility"]):
-        message = "mechanism.utility needs distance (Theorem 3.1), span (B.1 and 3.2) or tail (Lemma B.1)"
-        yield dps.Diagnostic(code="missing-key", message=message, path=path)
-    schedule = (spec.training.get("schedule") or {}).get("kind", "constant")
-    several = len(spec.phases) > 1 or schedule != "constant"
-    clipped = phase.noise != "gaussian" or PhaseOptions.of(phase).embedding is not None
-    if several or clipped or any(where[-1] != "threshold" for where, _ in unmet_conditions(spec)):
-        message = "the utility theorems cover SGD with one learning rate and threshold, l2 clipping and full mixing"
-        yield kit.unsupported(message, path)
 
 
 def _amplification(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

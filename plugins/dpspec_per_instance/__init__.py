@@ -62,11 +62,10 @@ class PerInstanceAudit(dps.Audit):
         return check_spec(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        from dpspec_per_instance import bounds, statements
+        from dpspec_per_instance import bounds
 
         yield from bounds.upper_bounds(spec)
         yield from bounds.profile_series(spec)
-        yield from statements.statements(spec)
 
     def plan(self, spec: dps.Spec, facts: dps.Facts) -> dps.Plan:
         assert spec.audit is not None

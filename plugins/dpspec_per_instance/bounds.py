@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 import dpspec.contract as dps
 from dpspec import accounting, kit
-from dpspec.accounting import Direction, Directions, Floats, Interval, Mixture, PrivacyLoss
+from dpspec.accounting import Direction, Directions, Floats, Interval, PrivacyLoss
 from dpspec.training.providers import iterates_reveal_sums
 from dpspec_per_instance.options import Composition
 
@@ -289,7 +289,7 @@ def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
     """Epsilon of every record of every dataset at the claimed deltas, and in the widest direction along the curve."""
     curve = kit.CURVE_DELTAS if direction == spoken_directions(spec)[-1] else ()
     deltas = sorted({*kit.claimed_deltas(spec), *curve})
-    curves = [PrivacyLoss(_pairs(spec), DIRECTIONS[side]).epsilons(deltas) for side in one_sided(direction)]
+    curves = [_loss(spec, DIRECTIONS[side]).epsilons(deltas) for side in one_sided(direction)]
     worst = [ends[0] if len(ends) == 1 else ends[0].worse(ends[1]) for ends in zip(*curves, strict=True)]
     return dict(zip(deltas, worst, strict=True))
 
@@ -297,7 +297,7 @@ def tight_epsilons(spec: dps.Spec, direction: str) -> dict[float, Interval]:
 def profile_series(spec: dps.Spec) -> Iterator[dps.Series]:
     """The certified privacy profile of every record, for the success rates of an attacker; in both directions only."""
     if spoken_directions(spec)[-1] == "both":
-        loss = PrivacyLoss(_pairs(spec))
+        loss = _loss(spec)
         rows = [
             ("add-remove", 1, epsilon.upper, delta)
             for epsilon, delta in zip(loss.epsilons(kit.PROFILE_DELTAS, width=1e-3), kit.PROFILE_DELTAS, strict=True)
@@ -305,8 +305,9 @@ def profile_series(spec: dps.Spec) -> Iterator[dps.Series]:
         yield kit.profile(rows, rigor="certified", source="Ganesh 2024, Theorem 3.1, for one record")
 
 
-def _pairs(spec: dps.Spec) -> tuple[tuple[Mixture, int], ...]:
-    return tuple((Mixture.poisson(1, phase.rate(), phase.noise_multiplier), phase.steps) for phase in spec.phases)
+def _loss(spec: dps.Spec, direction: Directions = "both") -> PrivacyLoss:
+    steps = ((phase.noise_multiplier, phase.rate(), phase.steps) for phase in spec.phases)
+    return PrivacyLoss.of_steps(steps, direction=direction)
 
 
 def renyi_epsilon(mechanism: dps.FrozenMap, delta: float, direction: str) -> float:

@@ -19,8 +19,7 @@ from dpspec.accounting import Floats, whole
 from dpspec_per_instance import bounds
 from dpspec_per_instance.bounds import Array
 from dpspec_per_instance.findings import Analysis
-from dpspec_per_instance.options import AuditBlock
-from dpspec_per_instance.statements import (
+from dpspec_per_instance.one_step import (
     COROLLARY_SOURCE,
     best_corollary,
     epsilons,
@@ -28,6 +27,7 @@ from dpspec_per_instance.statements import (
     split,
     stratified_distances,
 )
+from dpspec_per_instance.options import AuditBlock
 
 SOURCE = "Thudi et al. 2024, Theorem 3.6"
 

@@ -46,17 +46,13 @@ class PreprocessingAudit(dps.Audit):
             yield from _attack(declared, spec.audit, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        from dpspec_preprocessing import bounds, tables
+        from dpspec_preprocessing import bounds, constants
 
         declared = Declaration.of(spec.mechanism.options)
         pipeline = declared.pipeline(context.facts.records, context.facts.features)
         yield from bounds.upper_bounds(spec, pipeline)
         yield from bounds.lower_bounds(spec, pipeline)
-        yield tables.constants_series(declared, pipeline)
-        yield tables.accounting_series(spec, pipeline)
-        yield tables.divergence_series(spec, pipeline)
-        if declared.table is not None:
-            yield from tables.paper_tables(declared.table, pipeline.private.records, pipeline.private.noise)
+        yield constants.constants_series(declared, pipeline)
         if context.facts.digest is not None and pipeline.step is not None:
             from dpspec_preprocessing import steps
 
@@ -64,7 +60,7 @@ class PreprocessingAudit(dps.Audit):
             tested = declared.ptr is not None
             limits = steps.require_in_collection(x, pipeline, tested=tested, device=device)
             if limits:
-                yield tables.measured_series(pipeline, limits)
+                yield constants.measured_series(pipeline, limits)
             if declared.ptr is not None:
                 distance = steps.distance_to_edge(x, pipeline)
                 yield dps.Finding(
@@ -113,10 +109,7 @@ class PreprocessingAudit(dps.Audit):
         )
 
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
-        # Trials read neither tables nor most of the threat model.
-        return kit.select_inputs(
-            super().trial_inputs(spec), mechanism_without=("table",), threat_model=("adjacency", "access")
-        )
+        return kit.select_inputs(super().trial_inputs(spec), threat_model=("adjacency", "access"))
 
     def trials(self, inputs: dps.FrozenMap, context: dps.Context, indices: Sequence[int]) -> Iterator[dps.Trial]:
         from dpspec_preprocessing.attack import run_trials

@@ -95,7 +95,7 @@ class Test(kit.Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration(kit.Options):
-    """The block ``mechanism``. Trials read only steps, private, collection, radius, clip_rows and ptr."""
+    """The block ``mechanism``."""
 
     steps: tuple[Step, ...]
     private: Private
@@ -103,7 +103,6 @@ class Declaration(kit.Options):
     radius: float = 1.0
     clip_rows: bool = False
     ptr: Test | None = None
-    table: dps.FrozenMap | None = None
 
     @classmethod
     def read(cls, block: dps.FrozenMap) -> "Declaration":
@@ -326,20 +325,6 @@ _COLLECTION: dict[str, dps.Json] = kit.block(
     min_std=kit.number("Minimum population standard deviation of a feature.", above=0),
 )
 
-_TABLE: dict[str, dps.Json] = kit.block(
-    "Also show Table 2 of the paper, with every mechanism and every pre-processing, for these parameters and the "
-    "declared eps_noise.",
-    ["order", "changed", "eta", "ball", "eigengap", "steps"],
-    order=kit.number("The Renyi order.", above=1),
-    changed=kit.integer(
-        "p: Delta_inf of deduplication and quantization, and the number of records with missing values.", least=1
-    ),
-    eta=kit.number("The radius of quantization.", least=0),
-    ball=kit.integer("Maximum number of records within 8 eta, for the repaired columns.", least=1),
-    eigengap=kit.number("The eigengap.", above=0),
-    steps=kit.integer("T, the number of steps of sampled gradients.", least=1),
-)
-
 MECHANISM: dict[str, dps.Json] = kit.block(
     None,
     ["pipeline", "private"],
@@ -365,7 +350,6 @@ MECHANISM: dict[str, dps.Json] = kit.block(
         epsilon=kit.number("Epsilon of the test.", above=0),
         delta=kit.number("Delta of the test and of the guarantee.", above=0, below=1),
     ),
-    table=_TABLE,
 )
 
 THREAT_MODEL: dict[str, dps.Json] = kit.block(

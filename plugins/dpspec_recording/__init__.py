@@ -11,6 +11,11 @@ DPSPEC_API = 1
 
 COMMANDS = (
     dps.Command(
+        name="record",
+        summary="Run a script, and record the private trainings in it.",
+        function="dpspec_recording.scripts.command:record",
+    ),
+    dps.Command(
         name="check",
         summary="Compare a recorded training with a claim.",
         function="dpspec_recording.commands:check",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
@@ -21,6 +22,54 @@ from dpspec.cli.output import (
 )
 from dpspec.errors import SpecError, UsageError
 
+if TYPE_CHECKING:
+    from dpspec.contract import Result
+
+Delta: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="D",
+        help="The delta of the claim, above 0 and below 1; by default 1e-5, or without a claim about RUN the largest "
+        "power of ten below 1 over the number of records, if that is smaller.",
+    ),
+]
+
+Epsilon: TypeAlias = Annotated[
+    float | None,
+    typer.Option(metavar="E", help="The claimed epsilon; without a claim the command never ends with 0."),
+]
+
+Adjacency: TypeAlias = Annotated[
+    Literal["zero-out", "add-remove", "replace-one"] | None,
+    typer.Option(
+        "--adjacency",
+        help="zero-out (default of RUN): a null record replaces a record, and the number of records is public. "
+        "add-remove (default of --history): the number is private. replace-one: for --history only.",
+    ),
+]
+
+Public: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        metavar="NAME",
+        help="Declare that a hyperparameter does not depend on the records: learning_rate, weight_decay, "
+        "clip_norm, divisor, ... Repeatable.",
+    ),
+]
+
+Assume: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        metavar="NAME",
+        help="Accept NAME as true although the recording cannot show it; the verdict lists it. Repeatable.",
+    ),
+]
+
+Accept: TypeAlias = Annotated[
+    list[str],
+    typer.Option(metavar="RULE", help="Accept the caution of a rule; the report names it. Repeatable."),
+]
+
 
 def check(
     run: Annotated[
@@ -34,20 +83,10 @@ def check(
             "or of dp-accounting (event.to_named_tuple()).",
         ),
     ] = None,
-    delta: Annotated[float, typer.Option(metavar="D", help="The delta of the claim, above 0 and below 1.")] = 1e-5,
-    epsilon: Annotated[
-        float | None,
-        typer.Option(metavar="E", help="The claimed epsilon; without a claim the command never ends with 0."),
-    ] = None,
+    delta: Delta = None,
+    epsilon: Epsilon = None,
     group_size: GroupSizes = [],  # noqa: B006 - typer copies it
-    adjacency: Annotated[
-        Literal["zero-out", "add-remove", "replace-one"] | None,
-        typer.Option(
-            "--adjacency",
-            help="zero-out (default of RUN): a null record replaces a record, and the number of records is public. "
-            "add-remove (default of --history): the number is private. replace-one: for --history only.",
-        ),
-    ] = None,
+    adjacency: Adjacency = None,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -56,25 +95,9 @@ def check(
             "recording's end.",
         ),
     ] = None,
-    public: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help="Declare that a hyperparameter does not depend on the records: learning_rate, weight_decay, "
-            "clip_norm, divisor, ... Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    assume: Annotated[
-        list[str],
-        typer.Option(
-            metavar="NAME",
-            help="Accept NAME as true although the recording cannot show it; the verdict lists it. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    accept: Annotated[
-        list[str],
-        typer.Option(metavar="RULE", help="Accept the caution of a rule; the report names it. Repeatable."),
-    ] = [],  # noqa: B006
+    public: Public = [],  # noqa: B006
+    assume: Assume = [],  # noqa: B006
+    accept: Accept = [],  # noqa: B006
     select: Annotated[
         list[str], typer.Option(metavar="RULE", help="Evaluate only these rules (see `dpspec rules`). Repeatable.")
     ] = [],  # noqa: B006
@@ -90,6 +113,7 @@ def check(
     reports: Reports = [],  # noqa: B006
     internal: Internal = False,
     verbose: Verbose = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only one line.")] = False,
 ) -> int:
     """Compare a recorded training with a claim: the executed schedule, its epsilon, its accountant's figure.
 
@@ -102,8 +126,10 @@ def check(
     --history judges the releases that an accountant declares, with the same exit codes. It observes no training.
     """
     from dpspec.language.declared_facts import read_declared_facts
-    from dpspec_recording.judge.check import RunClaim, check_run
+    from dpspec_recording.judge.check import RunClaim, check_run, usual_delta
 
+    if verbose and quiet:
+        raise UsageError("--verbose and --quiet exclude each other: remove one")
     sizes = tuple(dict.fromkeys([*group_sizes(group_size), 1]))
     if history is not None:
         names = {
@@ -118,14 +144,18 @@ def check(
         if surplus:
             raise UsageError(f"{surplus[0]} does not apply to --history: remove it")
         relation = adjacency or "add-remove"
-        return _check_history(history, epsilon, delta, sizes, relation, reports, internal=internal, verbose=verbose)
+        shown = Shown(internal=internal, verbose=verbose, quiet=quiet)
+        return _check_history(history, epsilon, 1e-5 if delta is None else delta, sizes, relation, reports, shown)
     if run is None:
         raise UsageError("RUN is missing: give the folder that dpspec.record wrote, or --history FILE")
+    relation = adjacency or "zero-out"
+    if delta is None:
+        delta = usual_delta(run, relation) if epsilon is None else 1e-5
     claim = RunClaim(
         delta=delta,
         epsilon=epsilon,
         group_sizes=sizes,
-        adjacency=adjacency or "zero-out",
+        adjacency=relation,
         assume=tuple(dict.fromkeys(assume)),
         public=tuple(dict.fromkeys(public)),
         accept=tuple(dict.fromkeys(accept)),
@@ -144,9 +174,26 @@ def check(
             show_diagnostics(error.diagnostics, {str(declare): read_declared_facts(declare).text})
             raise ShownError(error.exit_code, error.diagnostics) from None
     if not any(report.to_stdout for report in report_files):
-        show_on_terminal(result, internal=internal, brief=not verbose)
+        Shown(internal=internal, verbose=verbose, quiet=quiet).show(result)
     write_reports(report_files, result, internal=internal)
     return result.exit_code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What the terminal shows of a result."""
+
+    internal: bool
+    verbose: bool
+    quiet: bool
+
+    def show(self, result: Result) -> None:
+        from dpspec.reporters.summary import tally
+
+        if self.quiet:
+            emit(tally(result))
+        else:
+            show_on_terminal(result, internal=self.internal, brief=not self.verbose)
 
 
 def _check_history(
@@ -156,9 +203,7 @@ def _check_history(
     sizes: Sequence[int],
     adjacency: str,
     reports: Sequence[str],
-    *,
-    internal: bool,
-    verbose: bool,
+    shown: Shown,
 ) -> int:
     from dpspec.engine.declared_history import check_history, differences, headline, read_history
 
@@ -170,10 +215,10 @@ def _check_history(
             declared, epsilon=epsilon, delta=delta, group_size=sizes, adjacency=adjacency, catalog=catalog
         )
     if not any(report.to_stdout for report in report_files):
-        for sentence in (headline(declared), *differences(declared, result, delta)):
+        for sentence in () if shown.quiet else (headline(declared), *differences(declared, result, delta)):
             emit(textwrap.fill(sentence, page_width(), break_long_words=False))
-        show_on_terminal(result, internal=internal, brief=not verbose)
-    write_reports(report_files, result, internal=internal)
+        shown.show(result)
+    write_reports(report_files, result, internal=shown.internal)
     return result.exit_code
 
 

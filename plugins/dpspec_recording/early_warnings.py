@@ -1,9 +1,9 @@
 """Mistakes that the first step shows: Python warnings, so that the hours after it are not wasted."""
 
-import warnings
 from collections.abc import Iterator
 
 from dpspec_recording.folder.header import Header
+from dpspec_recording.notices import notice
 from dpspec_recording.watching.sampler_watch import SamplerWatch
 
 
@@ -15,7 +15,7 @@ def warn_at_first_step(header: Header, samples: SamplerWatch | None) -> None:
         samples: The observer of the loader; None without one.
     """
     for text in _texts(header, samples):
-        warnings.warn(f"dpspec.record: {text}", UserWarning, stacklevel=2)
+        notice(f"dpspec.record: {text}", UserWarning)
 
 
 def _texts(header: Header, samples: SamplerWatch | None) -> Iterator[str]:

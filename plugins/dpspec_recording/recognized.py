@@ -359,6 +359,24 @@ def largest_multiplicity(dataset: Any) -> int:
     return int(counts.max())
 
 
+def have_common_records(first: Any, second: Any) -> bool | None:
+    """Whether two datasets have a record in common; None if they are over different objects, whose rows may agree."""
+    sources: dict[Any, int] = {}
+    indices = []
+    for dataset in (first, second):
+        try:
+            size = len(dataset)
+        except (TypeError, NotImplementedError):
+            return True if first is second else None
+        resolved = _resolved(dataset, np.arange(size, dtype=np.int64), sources, _DEEPEST) if 0 < size <= _MOST else None
+        if resolved is None:
+            return True if first is second else None
+        indices.append(np.unique(resolved, axis=1))
+    if len(np.unique(np.concatenate(indices, axis=1), axis=1).T) < sum(unique.shape[1] for unique in indices):
+        return True
+    return False if set(indices[0][0]) == set(indices[1][0]) else None
+
+
 def _resolved(dataset: Any, indices: Any, sources: dict[Any, int], depth: int) -> Any:
     """(2, n) the number of the innermost dataset of each index, and the index in it; None if that is not known."""
     if depth == 0:

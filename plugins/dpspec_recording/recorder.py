@@ -22,6 +22,7 @@ from dpspec.errors import UsageError
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
 from dpspec_recording.folder.header import table
 from dpspec_recording.folder.place import numbered, remove_recording
+from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.parts import Parts, checked_declaration
 from dpspec_recording.planting.planted import Planted, scores_of
 from dpspec_recording.recognized import Loss
@@ -172,6 +173,11 @@ class Recorder:
         epsilon = training.epsilon(delta)
         return {**training.spent.last, "epsilon": epsilon}
 
+    @property
+    def steps(self) -> int:
+        """The number of recorded steps."""
+        return 0 if self._training is None else self._training.steps
+
     def _begun(self, method: str) -> WatchedTraining:
         if self._training is None:
             raise UsageError(f"run.{method} is for use inside the block, or after it")
@@ -309,6 +315,11 @@ class Recorder:
         content = table(planted.coins, values, planted.source)
         self._scored = True
         training.ended.scored(content, canaries=planted.count, final=final)
+
+
+def writer_of(recorder: Recorder) -> RunWriter | None:
+    """The writer of the folder after the block; None if the recording did not come to its end."""
+    return None if recorder._training is None else recorder._training.ended
 
 
 def _require_once(method: str, again: bool) -> None:

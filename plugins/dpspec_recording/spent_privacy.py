@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 
-from dpspec.accounting import Mixture, PrivacyLoss
+from dpspec.accounting import PrivacyLoss
 from dpspec_recording.folder.step_record import PublicStep
 
 
@@ -54,5 +54,4 @@ class SpentPrivacy:
         usable = all(0.0 < noise < math.inf and 0.0 < rate <= 1.0 for noise, rate in counts)
         if not (self.bounded and usable):
             return math.inf
-        mixture_counts = tuple((Mixture.poisson(1, rate, noise), count) for (noise, rate), count in counts.items())
-        return PrivacyLoss(mixture_counts).epsilon(delta).upper
+        return PrivacyLoss.of_steps((*schedule, count) for schedule, count in counts.items()).epsilon(delta).upper

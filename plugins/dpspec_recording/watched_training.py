@@ -6,7 +6,6 @@ import os
 import random
 import secrets
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
@@ -29,6 +28,7 @@ from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.step_record import UNSEEN, Indices, InternalStep, PublicStep
 from dpspec_recording.folder.weights import TensorDigest
+from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.ranks.group import Group, meet
@@ -136,6 +136,12 @@ class WatchedTraining:
         poisson = header.is_poisson or (header.scheme == "none" and training_parts.clipping is None)
         self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
         self.guarded(lambda: self._attach(header, group, part, secret))
+
+    @property
+    def steps(self) -> int:
+        """The number of recorded steps, those that wait for the folder included."""
+        writer = self.writer or self.ended or self._failed
+        return 0 if writer is None else writer.steps + len(self._waiting)
 
     def _attach(self, header: Header, group: Group | None, part: int, secret: str) -> None:
         """Attach the observers."""
@@ -288,7 +294,7 @@ class WatchedTraining:
             self._undo.close()
         except Exception as error:
             message = f"dpspec.record: an observer was not removed: {type(error).__name__}: {error}"
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
+            notice(message, stacklevel=3)
 
     def guarded(self, observe: Callable[[], None]) -> None:
         if self.writer is None or _PROCESS[0] != self._pid:
@@ -308,7 +314,7 @@ class WatchedTraining:
             if (writer := self._stop()) is None:  # an observer inside this one failed
                 return
             message = f"ends at step {writer.steps}, the training continues: {type(error).__name__}: {error}"
-            warnings.warn(f"dpspec.record: the recording into {self._folder} {message}", RuntimeWarning, stacklevel=3)
+            notice(f"dpspec.record: the recording into {self._folder} {message}", stacklevel=3)
             # another message may hold values of the training
             stated = isinstance(error, UnobservableError)
             with contextlib.suppress(Exception):
@@ -345,7 +351,7 @@ class WatchedTraining:
         self.ended, self.writer = self.writer, None
         if incomplete:
             message = f"dpspec.record: the recording in {self._folder} is incomplete: {incomplete}"
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+            notice(message, stacklevel=4)
 
     def _weights(self) -> Mapping[str, TensorDigest] | str:
         try:

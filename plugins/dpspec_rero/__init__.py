@@ -36,23 +36,6 @@ _MECHANISM: dict[str, dps.Json] = {
         ),
         sensitivity=_SENSITIVITY,
         sampling=SAMPLING,
-        baselines=kit.array(
-            "Methods to compare with the certified bound. They change neither the bound nor a trial.",
-            kit.choice(
-                "clt and edgeworth: approximations, neither upper nor lower bounds; clt-printed: with the exponent in "
-                "the paper's main text. rdp and epsilon-delta: bounds from Renyi divergences and from one epsilon. "
-                "absent-first: the other direction, not a bound.",
-                *("clt", "clt-printed", "edgeworth", "rdp", "epsilon-delta", "absent-first"),
-            ),
-            unique=True,
-            default=["clt", "edgeworth", "rdp"],
-        ),
-        monte_carlo=kit.block(
-            "Also estimate by Monte Carlo, with intervals at a joint confidence of 95 %.",
-            samples=kit.integer(
-                "Number of sampled outputs of the whole composition.", least=100, most=100000000, default=1000000
-            ),
-        ),
     ),
     "if": {"required": ["scale"]},
     "then": {"required": ["sensitivity"], "properties": {"noise_multiplier": False, "clip_norm": False}},
@@ -134,18 +117,16 @@ class ReroAudit(dps.Audit):
         return refusals(spec, facts)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
-        from dpspec_rero.comparison import gamma_outcomes
-        from dpspec_rero.findings import membership_findings
-        from dpspec_rero.options import KAPPAS, Prior, Steps
-        from dpspec_rero.theory import Leakage
+        from dpspec_rero.findings import gamma_outcomes, leakage_of, membership_findings
+        from dpspec_rero.options import KAPPAS, Prior
 
-        leakage = Leakage(tuple(Steps.of(phase) for phase in spec.phases))
+        leakage = leakage_of(spec.phases)
         prior = Prior.of(spec.threat_model.options)
         named = {*prior.kappas, *(float(claim["kappa"]) for claim in spec.claims if claim.kind == "rero")}
         if prior.candidates is not None:
             named.add(prior.candidates.kappa)
         context.progress(0, 2, "gamma")
-        yield from gamma_outcomes(spec, leakage, sorted(named or KAPPAS))
+        yield from gamma_outcomes(leakage, sorted(named or KAPPAS))
         context.progress(1, 2, "membership")
         yield from membership_findings(spec, leakage)
         context.progress(2, 2, "membership")
@@ -196,7 +177,6 @@ class ReroAudit(dps.Audit):
     def trial_inputs(self, spec: dps.Spec) -> dps.FrozenMap:
         inputs = kit.select_inputs(
             super().trial_inputs(spec),
-            mechanism_without=("baselines", "monte_carlo"),
             threat_model=("adjacency", "access", "prior"),
             audit_without=("shard_runs",),
         )

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import Interval, certified_lower, certified_upper
@@ -15,9 +17,8 @@ from dpspec.stats import binomial, utility
 from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.measurement import Abstention
 from dpspec.training.providers import iterates_reveal_sums, updates_invertible
-from dpspec_rero.approximations import printed_pure_epsilon
 from dpspec_rero.options import Candidates, Prior, Steps, adds_laplace, trained_phases
-from dpspec_rero.theory import Leakage, pure_epsilon
+from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
 
 #: False-positive rates of the membership findings if no claim names one.
 FPRS = (1e-3, 1e-1)
@@ -37,6 +38,42 @@ ASSUMPTIONS = kit.dp_sgd_assumptions(
 
 def scope_of(direction: str = "both") -> dps.Scope:
     return dps.Scope(direction=direction, access="all-iterates", adversary="gradient")
+
+
+def leakage_of(phases: Sequence[dps.Phase]) -> Leakage:
+    return Leakage(tuple(Steps.of(phase) for phase in phases))
+
+
+#: Name of the curve of gamma against the baseline success.
+GAMMA_SERIES = "gamma-by-kappa"
+
+#: The baselines of the curve.
+CURVE = tuple(float(kappa) for kappa in np.geomspace(1e-7, 1.0, 50))
+
+
+def gamma_outcomes(leakage: Leakage, named: Sequence[float]) -> Iterator[dps.Finding | dps.Series]:
+    """Bounds at the ``named`` baselines, and the curve over these and ``CURVE``."""
+    kappas = sorted({*named, *CURVE})
+    bounds = leakage.gammas(kappas)
+    for index in map(kappas.index, named):
+        position: dict[str, dps.Json] = {"kappa": kappas[index]}
+        yield certified("gamma", bounds[index], at=position, source=gamma_source(bounds[index]))
+    yield kit.series(
+        GAMMA_SERIES,
+        "Reconstruction: gamma by baseline success kappa, on logarithmic axes",
+        {
+            "kappa": kappas,
+            "gamma": [bound.upper for bound in bounds],
+            "gamma-lower": [bound.lower for bound in bounds],
+        },
+        rigor="certified",
+        source=gamma_source(*bounds),
+        x="kappa",
+        y=["gamma"],
+        log=("x", "y"),
+        upper=["gamma"],
+        lower=["gamma-lower"],
+    )
 
 
 #: Relative width of the epsilons of a profile, from which reports compute rates.
@@ -75,22 +112,15 @@ def _pure(phases: Sequence[Steps], directions: Sequence[str]) -> Iterator[dps.Fi
     if pure_epsilon(phases) == math.inf:
         return
     source = "Balle, Barthe and Gaboardi 2018, Theorem 9; Dwork and Roth 2014, Theorem 3.16"
-    rows: list[tuple[float, str, str, str, dps.Printed | None]] = [
-        (pure_epsilon(phases, direction), "sum over steps", source, direction, None) for direction in directions
-    ]
-    if len(phases) == 1:
-        printed = dps.Printed(refuted=False, reason="a bound, but it treats N steps as if the record were drawn once")
-        rows.append((printed_pure_epsilon(phases), "as if sampled once", "Kaissis et al. 2023", "both", printed))
-    for epsilon, method, source, direction, status in rows:
+    for direction in directions:
         yield kit.theorem_upper(
             "epsilon",
-            epsilon,
+            pure_epsilon(phases, direction),
             at={"delta": 0.0},
             scope=scope_of(direction),
-            method=method,
+            method="sum over steps",
             source=source,
             assumptions=ASSUMPTIONS,
-            printed=status,
         )
 
 

@@ -122,9 +122,6 @@ def _sensitivity(phase: dps.Phase) -> float:
     return float(next(iter(phase["sensitivity"].values())))
 
 
-#: More draws than this would take hours.
-MAX_DRAWS = 4_000_000_000
-
 #: The norm that each noise is calibrated to.
 _NORMS = {"gaussian": "l2", "laplace": "l1"}
 
@@ -133,7 +130,6 @@ def refusals(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     yield from _scope(spec)
     for number, phase in enumerate(spec.phases):
         yield from _phase(spec, number, phase)
-    yield from _methods(spec)
     yield from _prior(spec, facts)
     yield from _claims(spec)
     if spec.audit is not None:
@@ -172,18 +168,6 @@ def _phase(spec: dps.Spec, number: int, phase: dps.Phase) -> Iterator[dps.Diagno
     if float(phase[size]) == 0.0:
         path, message = dps.in_phase(spec, number, size), "without noise every record that is drawn is revealed"
         yield dps.Diagnostic(code="no-noise", message=message, path=path, severity="warning")
-
-
-def _methods(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
-    baselines, monte_carlo = spec.mechanism.get("baselines", ()), spec.mechanism.get("monte_carlo")
-    if "clt-printed" in baselines and any(phase.noise == "laplace" for phase in spec.phases):
-        path: dps.Path = ("mechanism", "baselines", baselines.index("clt-printed"))
-        yield kit.unsupported("clt-printed is for Gaussian noise only", path, "leave it out")
-    if monte_carlo is not None and int(monte_carlo["samples"]) * spec.steps > MAX_DRAWS:
-        samples = monte_carlo["samples"]
-        message = f"{samples} samples of {spec.steps} steps are above the limit of {MAX_DRAWS:.0e} draws"
-        help = "take fewer samples; the certified bound needs none"
-        yield kit.bad_value(message, ("mechanism", "monte_carlo", "samples"), help)
 
 
 def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

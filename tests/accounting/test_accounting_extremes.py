@@ -93,6 +93,7 @@ def test_any_number_of_gaussian_steps_contains_the_exact_delta(sigma: float, cou
         assert found.upper * (1.0 + 1e-6) + 1e-50 >= exact
 
 
+@pytest.mark.ci
 @extremes
 @given(log_uniform(1e-4, 30.0), log_uniform(1e-6, 1.0), st.floats(0.0, 0.95), st.sampled_from(DIRECTIONS))
 def test_two_laplace_steps_contain_the_exact_delta(scale, rate, share, direction):
@@ -120,6 +121,7 @@ def test_epsilon_falls_with_delta(loss: PrivacyLoss, pair: list[float]) -> None:
     assert large.lower <= small.upper * (1.0 + 1e-9)
 
 
+@pytest.mark.ci
 @extremes
 @given(poisson, integers(1e4), integers(100), deltas, directions)
 def test_epsilon_grows_with_steps(pair: Pair, count: int, factor: int, delta: float, direction: Direction) -> None:
@@ -184,6 +186,7 @@ def test_a_level_below_the_smallest_number_is_not_zero() -> None:
     assert 0.0 < loss.tradeoff(0.5).upper < 1e-15
 
 
+@pytest.mark.ci
 def test_a_rare_case_whose_losses_do_not_differ_needs_no_long_quadrature() -> None:
     """All outputs of one sigma 1e8 are in one cell; its quadrature used to ask for 1e12 points."""
     pair = TruncatedPoisson(1, 1e-3, 1, 1, 1e8).above()

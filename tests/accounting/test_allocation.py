@@ -70,7 +70,7 @@ def test_one_step_is_the_gaussian_mechanism() -> None:
     assert float(gaussian.epsilon(1e-6, 2.0 / 1.5)) in found
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("steps", "epochs"), [(30, 3), (30, 1)])
 def test_many_steps_against_simulation(steps: int, epochs: int) -> None:
     """delta is a mean over losses drawn under P, and under Q; intervals are within six standard errors of it."""
@@ -211,7 +211,7 @@ def test_vectors_that_depend_on_the_first_sum_leak_no_more(seed: int) -> None:
         assert adaptive_members(sigma, epsilon, direction, angles) <= most * 1.01  # the grid's error
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("steps", "sigma", "members"), [(3, 1.0, 2), (3, 1.3, 3), (5, 0.8, 4), (12, 1.5, 5)])
 def test_the_laws_have_the_moments_of_all_assignments(steps: int, sigma: float, members: int) -> None:
     """The mean is 1, and the second moment, by counting pairs of assignments, is between those of the two laws."""

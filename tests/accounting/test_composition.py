@@ -22,7 +22,7 @@ from dpspec.accounting.composition import (
     split_rare_steps,
 )
 from dpspec.accounting.grid import Atoms
-from dpspec_group.black_box import log_delta
+from dpspec_papers.group_conversions import log_delta
 
 
 def atoms(masses: list[float], lowest: float = -0.3, spacing: float = 0.1, infinity: float = 0.0) -> Atoms:
@@ -71,6 +71,7 @@ def test_delta_lies_between_its_bounds(steps: int, tilt: float) -> None:
             assert mpmath.mpf(composed.log_lower(epsilon)) <= truth <= mpmath.mpf(composed.log_upper(epsilon))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("tilt", [0.02, 0.7, 9.0])
 def test_few_frequencies_give_the_sums_over_nodes(tilt: float) -> None:
     step, steps = np.array([5, 0, 4, 3, 2, 1, 1], dtype=object), 120

@@ -57,6 +57,7 @@ def test_no_gradients_leak_more(n: int, cap: int, rate: float, sigma: float, see
             assert delta <= math.exp(log_delta) * 1.002 + 1e-6, (others, side, epsilon)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", ["random", "one", "two"])
 def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
     """Others on the circle: random, all the same, or of the same and the opposite gradient; at every angle."""
@@ -81,6 +82,7 @@ def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
             assert delta <= math.exp(pair.log_delta_bounds(epsilon, "present-first")[1]) * 1.005 + 1e-6
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("n", "rate", "sigma"), [(4, 0.38, 0.5), (1, 0.36, 0.5), (2, 0.33, 1.0)])
 def test_batches_of_one_record_attain_the_profile(n: int, rate: float, sigma: float) -> None:
     """All others opposed to the record, by mpmath: never above the bound, and at most 1 % below."""
@@ -100,7 +102,7 @@ def test_batches_of_one_record_attain_the_profile(n: int, rate: float, sigma: fl
         assert exact <= upper <= 1.01 * exact
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("n", "cap", "rate", "sigma"), [(40, 9, 0.2, 1.0), (7, 3, 0.5, 0.6), (300, 90, 0.25, 3.0), (50, 20, 0.9, 20.0)]

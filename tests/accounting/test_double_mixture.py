@@ -80,6 +80,7 @@ def test_two_steps_by_quadrature(k: int, rate: float, sigma: float, epsilon: flo
         assert found.relative_width <= 1e-3
 
 
+@pytest.mark.ci
 def test_many_steps_contain_the_value_of_a_peer():
     # dp-accounting 0.6, PLDAccountant(REPLACE_ONE): the upper end of a grid of 1e-4
     loss = PrivacyLoss.of(DoubleMixture.poisson(1, 1, 0.01, 1.0)).compose(2000)
@@ -185,6 +186,7 @@ def test_two_symmetric_steps_by_quadrature(rate: float, sigma: float, epsilon: f
     assert found.relative_width <= 1e-3
 
 
+@pytest.mark.ci
 def test_the_symmetric_pair_is_above_both_attained_pairs_and_below_the_double_one() -> None:
     rng = np.random.default_rng(11)
     for _ in range(12):

@@ -158,6 +158,7 @@ def test_equal_laws_leak_nothing() -> None:
     assert loss.rero(0.3).upper == pytest.approx(0.3, rel=1e-14)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_phases_of_different_kinds_compose(direction: Direction) -> None:
     """One Gaussian and one sampled Laplace step: the first's closed form averaged over the second's loss."""

@@ -83,6 +83,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return widths
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("scale", "rate", "steps", "direction", "alpha", "most"),
     [
@@ -102,6 +103,7 @@ def test_an_error_that_a_power_hardly_shows_is_not_refined(
     assert len(stages) <= most
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("alpha", [1e-3, 0.01])
 def test_the_worse_of_two_directions_at_their_crossing(alpha: float, stages: list[float]) -> None:
     """Without noise, a run with the record is like one without it with probability s, and otherwise surely different.

@@ -37,6 +37,7 @@ def test_merged_phases_enclose_the_profile_of_each_phase(members: int) -> None:
             assert totals[2] <= 2.0 * totals[0]
 
 
+@pytest.mark.ci
 def test_an_epsilon_of_many_phases_is_the_one_of_few_equal_ones() -> None:
     phases = schedule(12)
     expected = PrivacyLoss(phases).compose(6).epsilon(1e-6)

@@ -143,6 +143,7 @@ def test_normal_mass_of_unbounded_and_empty_intervals() -> None:
     assert np.all(np.isfinite(errors))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("spacing", [3e-5, 2e-3, 0.1])
 def test_cells_hold_the_exact_masses(spacing: float, direction: str) -> None:
@@ -204,6 +205,7 @@ def test_stated_noise_of_the_log_ratio() -> None:
     assert worst < upper.shift
 
 
+@pytest.mark.ci
 def test_mixture_mass_within_its_stated_error() -> None:
     pair = Mixture.poisson(30, 0.05, 1.3)
     low = np.linspace(-6.0, 25.0, 60)

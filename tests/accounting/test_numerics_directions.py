@@ -24,6 +24,7 @@ PAIRS: dict[str, Any] = {
 OTHERS = {"epsilon": 0.3, "epsilons": [0.1, 0.3], "tilts": np.array([0.5, 1.0]), "log_edge": -20.0, "log_far": -30.0}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_names_of_specs_give_the_same_answers(name: str) -> None:
     pair, tried = PAIRS[name], 0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.accounting_oracle import gaussian_epsilon, two_step_delta
 
 from dpspec.accounting import DIRECTIONS, Direction, Interval, Laplace, Mixture, PrivacyLoss, gaussian, refinement
-from dpspec_group.black_box import log_delta
+from dpspec_papers.group_conversions import log_delta
 
 PRESENT, ABSENT = "present-first", "absent-first"
 
@@ -104,6 +104,7 @@ def test_one_step_against_the_closed_form(pair: Mixture, direction: str, epsilon
         assert holds(back, epsilon, 1e-9 * epsilon + 1e-12)
 
 
+@pytest.mark.ci
 @given(pairs, st.integers(30, 5000), st.sampled_from(DIRECTIONS), st.floats(-12.0, -1.0).map(lambda x: 10.0**x))
 def test_against_the_contour_integral(pair: Mixture, steps: int, direction: str, delta: float) -> None:
     interval = composed(pair, steps, direction).epsilon(delta, width=1e-5)
@@ -120,6 +121,17 @@ def test_sampling_everything_has_the_closed_form_even_in_company() -> None:
     general = PrivacyLoss((steps[0], (nearly, 9)), PRESENT).epsilon(1e-7)
     assert holds(general, float(gaussian.epsilon(1e-7, mu)), 1e-8)
     assert general.relative_width <= 1e-4
+
+
+def test_steps_of_a_history_are_poisson_samples_of_groups() -> None:
+    history = [(1.0, 0.1, 3), (2.0, 1.0, 2), (1.0, 0.1, 1)]
+    loss = PrivacyLoss.of_steps(history, group_size=2, direction="remove")
+    phases = [(Mixture.poisson(2, 0.1, 1.0).key, 4), (Mixture.poisson(2, 1.0, 2.0).key, 2)]
+    assert [(pair.key, steps) for pair, steps in loss.phases] == phases
+    assert loss.direction == "present-first"
+    # Two members in all of four batches, noise 2: mu = 2 sqrt(4) / 2.
+    full = PrivacyLoss.of_steps([(2.0, 1.0, 4)], group_size=2).epsilon(1e-5)
+    assert full.lower <= gaussian_epsilon(2.0, 1e-5, full.upper) <= full.upper
 
 
 def test_a_large_delta_needs_no_epsilon() -> None:
@@ -179,6 +191,7 @@ def test_hardly_any_noise(sigma):
         assert math.isfinite(composed(pair, 100, direction).epsilon(1e-3).upper)
 
 
+@pytest.mark.ci
 def test_twenty_noise_scales() -> None:
     phases = [(Mixture.poisson(1, 0.01, 0.7 + 0.05 * i), 100) for i in range(20)]
     interval = PrivacyLoss(tuple(phases), PRESENT).epsilon(1e-6)

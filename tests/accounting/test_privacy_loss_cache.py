@@ -33,6 +33,7 @@ def test_the_same_question_is_computed_once(refined: list[object]) -> None:
     assert all(one.method and one.lower_method for one in again)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "other",
     [

@@ -185,6 +185,7 @@ def test_an_enormous_epsilon_is_never_taken_for_zero() -> None:
     assert loss.delta(found.upper, width=1e-2).lower <= 1e-12
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("short_grids")
 def test_a_direction_beyond_grids_is_bounded_by_its_single_steps() -> None:
     phases = ((Mixture.poisson(1000, 0.5, 0.1), 1000),)

@@ -4,6 +4,7 @@ import itertools
 import math
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.accounting_oracle import holds
@@ -24,6 +25,7 @@ def test_steps_of_different_noise() -> None:
     assert holds(loss.rero(0.001), 0.025912269330270, 1e-13)
 
 
+@pytest.mark.ci
 def test_baselines_down_to_1e_30() -> None:
     loss = composed("gaussian", 1.0, 0.01, 1000)
     kappas = [1e-30, 1e-20, 1e-12, 1e-3]
@@ -84,6 +86,7 @@ def test_profiles_at_several_epsilons_together_agree_with_those_of_each(pair, di
         assert low <= high
 
 
+@pytest.mark.ci
 @given(steps, st.integers(1, 200), st.floats(0.001, 0.9))
 def test_the_directions_are_each_others_inverse(pair: Pair, count: int, alpha: float) -> None:
     present, absent = (PrivacyLoss.of(pair, direction).compose(count) for direction in DIRECTIONS)
@@ -134,6 +137,7 @@ def test_reconstruction_does_not_depend_on_the_losses_direction() -> None:
     assert other.upper < by_direction[0].lower
 
 
+@pytest.mark.ci
 def test_advantage_is_delta_at_zero_in_either_direction() -> None:
     loss = composed("laplace", 1.0, 0.1, 30)
     both = [PrivacyLoss(loss.phases, direction).advantage() for direction in DIRECTIONS]
@@ -150,6 +154,7 @@ def test_small_type_two_errors_keep_their_digits() -> None:
     assert errors[-1].upper < 1e-5
 
 
+@pytest.mark.ci
 def test_the_level_undoes_the_power() -> None:
     loss = composed("gaussian", 1.0, 0.1, 100)
     for kappa in (1e-12, 1e-4, 0.1):

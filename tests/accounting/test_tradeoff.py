@@ -175,6 +175,7 @@ def regret_by_brute_force(strong: TradeOff, weak: TradeOff) -> float:
     return high
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", CURVES)
 def test_gdp_of_every_curve(name: str) -> None:
     curve = CURVES[name]
@@ -255,6 +256,7 @@ def test_the_direction_of_reconstruction(sampled: dict[str, TradeOffBounds]) -> 
     assert reverse.upper < rero.lower or reverse.lower > rero.upper
 
 
+@pytest.mark.ci
 def test_both_directions_are_the_symmetrised_curve(sampled: dict[str, TradeOffBounds]) -> None:
     present, both = sampled["present-first"], sampled["both"]
     for one in (present, present.inverse()):
@@ -263,6 +265,7 @@ def test_both_directions_are_the_symmetrised_curve(sampled: dict[str, TradeOffBo
     assert np.allclose(inverse.lower(ALPHAS), both.lower(ALPHAS), atol=1e-6)
 
 
+@pytest.mark.ci
 def test_the_advantage_is_delta_at_zero(sampled: dict[str, TradeOffBounds]) -> None:
     truth = 0.1 * GaussianTradeOff(1.0).advantage()
     for bounds in sampled.values():

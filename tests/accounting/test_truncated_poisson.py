@@ -149,7 +149,7 @@ def test_displaced_records_leak_more_than_poisson_batches_do() -> None:
     assert found > math.exp(Mixture.poisson(1, 0.97, 1.0).log_delta_bounds(1.0, "present-first")[1]) + 0.1
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("epsilon", [-0.1, 0.0, 0.7, 2.5])
 def test_the_revealed_pair_is_the_weighted_sum_of_its_cases(direction: Direction, epsilon: float) -> None:
@@ -276,6 +276,7 @@ def check_setting(seed: int, *, two_steps: bool) -> int:
     return comparisons
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_gradients_leak_more_than_a_routed_pair(seed: int) -> None:
     assert check_setting(seed, two_steps=seed == 2) > 100
@@ -332,6 +333,7 @@ def test_the_cases_of_a_routed_pair_are_the_sizes_of_batches(n: int, k: int, rat
     assert mean == pytest.approx(float(np.arange(k + 1) @ step.kept()), rel=1e-7)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "step",
     [

@@ -143,7 +143,7 @@ def run(cell: Cell, catalogs: dict[str, Catalog], expect: str | None = None) -> 
     errors = [d.message for d in prepared.diagnostics if d.severity == "error"]
     if errors:
         return Outcome(refused=errors[0])
-    plan, inputs = prepared.plan(), prepared.audit.trial_inputs(prepared.spec)
+    plan, inputs = prepared.plan(), prepared.trial_inputs()
     context = RunContext(prepared, known, inputs, device="cpu")
     Saboteur.watched = 0
     try:

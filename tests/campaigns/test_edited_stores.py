@@ -214,6 +214,7 @@ def test_an_edited_trial_is_made_again(audited: Any, tmp_path: Path, data: st.Da
     compare_with_unedited(audited, tmp_path, data, bundled=bundled)
 
 
+@pytest.mark.ci
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=2)
 @given(data=st.data(), bundled=st.booleans())
 def test_a_few_edits(audited: Any, tmp_path: Path, data: st.DataObject, bundled: bool) -> None:

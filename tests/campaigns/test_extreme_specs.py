@@ -88,7 +88,7 @@ def test_a_number_without_meaning_is_refused(kind: str, place: str, value: float
     assert all(error.path and error.message for error in refused.value.diagnostics)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("kind", "value"),
     [("group", 1e-30), ("group", 1e30), ("rero", 1e-12)],  # rounding hides the noise, which is no deviation

@@ -7,6 +7,7 @@ from scipy.stats import binom
 from dpspec.results.conformance_status import rejected
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 300), marks=pytest.mark.slow)], ids=["few", "many"])
 def test_no_correct_pipeline_deviates_and_no_check_exceeds_its_level(seeds: range) -> None:
     """Of n seeds, n * 1e-6 are expected to deviate; each kind of check keeps each level, here at error 1e-8."""

@@ -63,6 +63,7 @@ def test_quick_commands_import_neither_torch_nor_scipy(process):
         assert not modules & set(HEAVY), command
 
 
+@pytest.mark.ci
 def test_epsilon_imports_the_accounting_only(process):
     """No specs, plugins or results: each library of these takes as long as the answer."""
     options = ("epsilon", "--noise", "1", "--rate", "0.01", "--steps", "10", "--json")

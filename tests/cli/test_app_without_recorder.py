@@ -77,6 +77,7 @@ def test_training_and_attacks_need_no_recorder(tmp_path: Path) -> None:
         assert code == 0, messages
 
 
+@pytest.mark.ci
 def test_what_concerns_recordings_names_the_missing_plugin(tmp_path: Path) -> None:
     spec = (ROOT / "specs" / "bounds-only.yaml").read_text(encoding="utf-8")
     (tmp_path / "spec.yaml").write_text(f"{spec}\ntraining: {{backend: recorded, run: run}}\n", encoding="utf-8")

@@ -8,6 +8,7 @@ import pytest
 STATE = {"history": [[1.1, 0.01, 1000]], "mechanism": "rdp"}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -41,6 +42,15 @@ def test_every_report_has_the_exit_code_of_the_command(dpspec, tmp_path: Path, a
     rows = (tmp_path / "result.csv").read_text(encoding="utf-8").splitlines()
     assert {row.rpartition(",")[2] for row in rows[1:]} <= {str(code)}  # without a claim there is no row
     assert dpspec("verify", "result.json").code == 0
+
+
+@pytest.mark.parametrize(("epsilon", "code", "says"), [(1.6, 0, "1 audit, 1 claim: all"), (1.5, 1, "FAILED 1 of 1")])
+def test_quiet_prints_one_line(dpspec, tmp_path: Path, epsilon: float, code: int, says: str) -> None:
+    (tmp_path / "opacus.json").write_text(json.dumps(STATE), encoding="utf-8")
+    done = dpspec("check", "--history", "opacus.json", "--epsilon", epsilon, "-q")
+    assert (done.code, done.err, len(done.out.splitlines())) == (code, "", 1)
+    assert done.out.startswith(says)
+    assert dpspec("check", "--history", "opacus.json", "-q", "-v").code == 2
 
 
 def test_the_result_is_verified(dpspec, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def test_a_rate_may_be_a_quotient(dpspec):
         assert "such as 256/60000" in " ".join(done.err.split())
 
 
+@pytest.mark.ci
 def test_a_batch_size_gives_the_rate_and_epochs_the_steps(dpspec):
     sizes = ("epsilon", "--noise", 1.1, "--batch-size", 256, "--records", 60000)
     done = dpspec(*sizes, "--epochs", 10)
@@ -49,6 +50,7 @@ def test_the_list_of_rules_fits_a_terminal(dpspec):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.ci
 def test_group_sizes_have_one_form_in_every_command(dpspec, tmp_path):
     (tmp_path / "history.json").write_text(json.dumps({"mechanism": "rdp", "history": [[2.0, 1.0, 3]]}))
     schedule = ("epsilon", "--noise", 2, "--rate", 1, "--steps", 3, "--json")

@@ -61,6 +61,7 @@ def test_a_training_a_result_and_a_declared_release(dpspec, source, begun, tmp_p
     assert total.split("epsilon <= ")[1][:1] == "8"
 
 
+@pytest.mark.ci
 def test_the_same_release_is_asked_for(dpspec, begun):
     before = begun.read_bytes()
     ended = dpspec("ledger", "add", "counts.yaml")
@@ -92,6 +93,7 @@ def test_an_entry_of_another_process_is_not_lost(dpspec, source, begun, monkeypa
     assert "ledger.yaml was changed meanwhile: run the command again" in ended.err
 
 
+@pytest.mark.ci
 def test_too_much_is_refused_with_what_would_fit(dpspec, source, begun):
     before = begun.read_bytes()
     large = source("large", "{kind: approx-dp, epsilon: 9}")

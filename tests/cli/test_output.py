@@ -130,6 +130,7 @@ def test_paths_that_lead_nowhere_are_refused(pieces: int, capsys) -> None:
     assert main(["validate", "a.yaml", "--set", f"{'.'.join(['a'] * 64)}={'[' * 60}{']' * 60}"]) == 3
 
 
+@pytest.mark.ci
 def test_a_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

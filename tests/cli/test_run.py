@@ -310,6 +310,7 @@ def known(dpspec) -> tuple[str, ...]:
     return (*bounds, "--baseline", "known.json")
 
 
+@pytest.mark.ci
 def test_a_regression_names_its_cause_and_the_bound(dpspec, known):
     ended = dpspec(*known, "--set", "mechanism.noise_multiplier=0.5", "-q", "--remedy-seconds", "0")
     assert ended.code == 1
@@ -340,7 +341,7 @@ audit: {{method: one-run, canary: {{space: gradient, kind: orthogonal, count: 8}
 """
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_a_file_whose_data_fails_does_not_hide_the_others(dpspec, tmp_path: Path) -> None:
     for name, cell in (("bad", "x"), ("good", "0.5")):
         rows = "".join(f"{i / 40},{i % 7},{i % 2}\n" for i in range(40))

@@ -77,6 +77,7 @@ def test_explain(dpspec, word, begin, within, absent):
     assert all(len(line) <= 80 for line in ended.out.split("\n"))
 
 
+@pytest.mark.ci
 def test_explain_all_verdicts_and_unknown_words(dpspec):
     out = dpspec("explain", "verdicts").out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("verdict ")] == list(VERDICTS)

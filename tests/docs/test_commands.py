@@ -31,8 +31,8 @@ LONG = {
     *(f"docs/how-to/{name}.md" for name in ("audit-federated-rounds", "check-an-accountant")),
     *(f"docs/how-to/{name}.md" for name in ("bring-your-own-scores", "calibrate", "canaries-in-a-script")),
     *(f"docs/how-to/{name}.md" for name in ("choose-an-attack", "gate-in-ci", "groups", "ledger", "notebook")),
-    *(f"docs/how-to/{name}.md" for name in ("per-record", "preprocessing", "recorded-constants", "reconstruction")),
-    *(f"docs/how-to/{name}.md" for name in ("schedules", "tuning", "use-your-own-data")),
+    *(f"docs/how-to/{name}.md" for name in ("per-record", "preprocessing", "record-a-script", "recorded-constants")),
+    *(f"docs/how-to/{name}.md" for name in ("reconstruction", "schedules", "tuning", "use-your-own-data")),
 }
 
 #: Its only command judges the specs that ``tests/e2e/test_published.py`` judges.

@@ -76,7 +76,7 @@ def test_every_tool_is_described_and_can_be_imported(package: str, pages: dict[s
     listed = set(re.findall(r"^- `(\w+)", section, re.MULTILINE))
     lists = re.findall(r"^- `\w+\(.*\)`, `.*$", section, re.MULTILINE)
     listed |= {name for functions in lists for name in re.findall(r"`(\w+)\(", functions)}
-    listed |= set(re.findall(r"`(\w+)`", section.split("Constants, types, modules")[1]))
+    listed |= set(re.findall(r"`(\w+)`", section.split("Constants, types, modules")[1].split("\n\n")[0]))
     assert listed >= set(module.__all__)
     assert all(hasattr(module, name) for name in listed)
 

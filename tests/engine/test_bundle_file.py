@@ -67,6 +67,7 @@ def is_intact(found: dict[int, Any], indices: set[int]) -> bool:
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("limit", [24, pytest.param(TRIALS, marks=pytest.mark.ci)])
 def test_an_audit_of_many_trials_needs_one_file_for_each_limit(
     limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +106,7 @@ def test_bundled_trials_are_those_that_were_put(location: str) -> None:
     assert store.get(KEYS[2]) is None
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("count", [8, pytest.param(12, marks=pytest.mark.ci)])
 def test_each_flipped_bit_costs_the_trials_that_it_hits(count: int, tmp_path: Path) -> None:
     folder = tmp_path / "store"
@@ -168,6 +170,7 @@ def test_a_truncated_bundle_keeps_the_records_before_its_end(location: str, cut:
     assert is_intact(Store(location).get_all(KEYS), set(found))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "stop", ["write_bundle", "read_bundle", "commit_bundle", "remove"], ids=lambda where: f"in {where}"
 )

@@ -136,7 +136,7 @@ claims:
 ALLOCATED = "{scheme: random-allocation, epoch_steps: 3}"
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("sampling", "steps", "epsilon", "vary", "tried"),
     [

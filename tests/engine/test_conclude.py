@@ -244,6 +244,7 @@ def test_what_opacus_computes_from_the_records(options: dict[str, str], wrong: l
     assert constants_of(ours, declared) == found
 
 
+@pytest.mark.ci
 def test_calibration_takes_no_bound_for_proved_that_rests_on_a_false_assumption() -> None:
     short = {**DOCUMENT, "mechanism": {**DOCUMENT["mechanism"], "noise_multiplier": 0.75, "steps": 4}}
     for constants, proved in ((said("reported"), True), (said("false"), False)):

@@ -129,6 +129,7 @@ def pld_epsilon(content: Any) -> float:
     return float(accountant.get_epsilon(1e-5))
 
 
+@pytest.mark.ci
 def test_a_cap_that_never_or_always_binds_has_the_epsilon_of_poisson_or_fixed_batches() -> None:
     always = dpspec.check_history(event("SelfComposedDpEvent", truncated(50, 1.0, 20, 3.0), 10))
     fixed = dpspec.epsilon(noise_multiplier=3.0, steps=10, sampling="fixed", batch_size=20, records=50, width=1e-4)
@@ -145,6 +146,7 @@ def test_a_cap_that_never_or_always_binds_has_the_epsilon_of_poisson_or_fixed_ba
         read_history(truncated(50, 0.2, 5, 1.0), "zero-out")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("cap", [30])
 def test_a_truncated_sample_costs_no_more_than_dp_accounting_says_and_no_less_than_its_pair(cap: int) -> None:
     dp = pytest.importorskip("dp_accounting")

@@ -39,7 +39,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, stage: str, *names: str) -> None:
     monkeypatch.setattr(counting.CountingAudit, stage, failing)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("stage", ["bound", "conclude"])
 @pytest.mark.parametrize("names", [("second", "third"), ("first",)])
 def test_the_other_files_have_the_results_that_they_have_alone(

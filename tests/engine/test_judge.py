@@ -244,13 +244,15 @@ def test_a_fraction_of_the_records_is_proved_by_a_larger_one() -> None:
 
 
 def test_what_could_be_refuted_is_said_in_the_claims_own_terms() -> None:
-    every = (claim("gdp", mu=9.0), claim("renyi-dp", alpha=8.0, epsilon=99.0), claim("pure-dp", epsilon=99.0))
-    for stated in (*every, claim("zcdp", rho=9.0)):
+    one_line, curves = claim("pure-dp", epsilon=99.0), (claim("gdp", mu=9.0), claim("zcdp", rho=9.0))
+    for stated in (one_line, *curves, claim("renyi-dp", alpha=8.0, epsilon=99.0)):
         largest = verdict(stated, STRONG).refutable
         assert largest is not None
         key = {"gdp": "mu", "zcdp": "rho"}.get(stated.kind, "epsilon")
         perfect = attack(1000, 1000, 1000)
-        for factor, expected in ((0.999, "refuted"), (1.001, "open")):
+        # several lines have weights that a search finds: its p-values are not monotone in the claimed value
+        tolerance = 0.001 if stated is one_line else 0.05
+        for factor, expected in ((1.0 - tolerance, "refuted"), (1.0 + tolerance, "open")):
             options = {**stated.options, key: factor * largest}
             assert verdict(claim(stated.kind, **options), perfect).verdict == expected
 

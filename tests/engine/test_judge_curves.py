@@ -81,6 +81,7 @@ def test_a_third_party_s_bound_names_its_plugin(tmp_path: Path) -> None:
     assert codec.load(codec.dump(result)) == result
 
 
+@pytest.mark.ci
 def test_signing_off_is_recorded_and_verified(tmp_path: Path) -> None:
     result = audited(votes.Votes, tmp_path, trust=True)
     (assumed,) = {a for f in result.audits[0].findings for a in f.assumptions if a.name == "bound-code"}

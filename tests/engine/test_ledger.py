@@ -83,6 +83,7 @@ def test_full_gaussians_of_several_entries_are_one_gaussian():
         assert audit.verdicts[0].lower <= exact <= audit.verdicts[0].upper <= exact * 1.001
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("mechanism", "entered"),
     [
@@ -146,6 +147,7 @@ def test_steps_with_a_larger_bound_than_their_noise_are_a_guarantee():
     assert guarantee["kind"] == "approx-dp"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "narrowed",
     [
@@ -168,6 +170,7 @@ def test_a_narrow_guarantee_is_refused(narrowed):
     assert entry_of(audit, "declared", "a.yaml", 1e-6, load_catalog(), audit.findings[0].scope).scope.adjacency
 
 
+@pytest.mark.ci
 def test_a_recorded_training_is_entered_by_its_steps(tmp_path):
     plain_loop(tmp_path / "run", 60, seed=SECRET)
     (audit,) = check_run(tmp_path / "run", RunClaim(delta=1e-7)).audits
@@ -176,6 +179,7 @@ def test_a_recorded_training_is_entered_by_its_steps(tmp_path):
     assert (found.evidence, found.records, found.digest) == ("recorded", RECORDS, audit.recording.digest)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("federated", [False, True])
 def test_a_training_with_charged_bounds_is_a_guarantee_and_clients_are_no_records(federated, tmp_path):
     """A small charge to delta, as for omitted batches, hides in the width of epsilon at one delta."""
@@ -290,6 +294,7 @@ def test_nothing_is_left_of_a_budget_that_is_used_up():
     assert [*left(ledger(entry(), epsilon=0.5), load_catalog())] == []
 
 
+@pytest.mark.ci
 def test_the_numbers_with_which_an_entry_would_fit():
     too_much = entry(release(sigma=0.5, times=9), digest="bb")
     by_key = {fit.key: fit for fit in fitting(ledger(entry()), too_much, load_catalog())}

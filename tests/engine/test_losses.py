@@ -143,7 +143,7 @@ def test_a_loss_of_the_project_is_checked_keyed_and_trained(project):
 REGRESSION: dict[str, Json] = {"data": {"kind": "houses"}, "model": {"kind": "mlp", "hidden": [4]}}
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("loss", [{"kind": "huber", "threshold": 0.5}, "absolute"])
 def test_a_run_on_real_targets_conforms_with_the_bounds_of_classes(project, loss):
     audits = [
@@ -161,6 +161,7 @@ def test_a_run_on_real_targets_conforms_with_the_bounds_of_classes(project, loss
         assert audit.conformance.status == "no-deviation-found"
 
 
+@pytest.mark.ci
 def test_real_targets_are_refused_where_classes_are_needed(project):
     def errors(loss: Json = "huber", **blocks: Json) -> dict[str, str]:
         return refused(loss, **{**REGRESSION, **blocks})

@@ -10,7 +10,7 @@ from scipy import optimize, special
 
 import dpspec
 from dpspec.contract.results import AuditResult, Remedy
-from dpspec.engine.running import remedies as module
+from dpspec.engine import remedies as module
 from dpspec.engine.verify import verify
 from dpspec.errors import UsageError
 from dpspec.registry.loader import load_catalog
@@ -51,6 +51,7 @@ def largest_mu(epsilon: float) -> float:
     return float(optimize.brentq(excess, 1e-3, 50.0, xtol=1e-12))
 
 
+@pytest.mark.ci
 def test_noise_and_steps_are_just_enough(tmp_path: Any) -> None:
     audit = audited(spec(), tmp_path)
     found = {remedy.place: remedy for remedy in audit.remedies}
@@ -100,6 +101,7 @@ def test_nothing_is_searched_without_a_failure_or_without_time(tmp_path: Any) ->
     assert audited(spec(), tmp_path, 0.0).remedies == ()
 
 
+@pytest.mark.ci
 def test_a_search_takes_eight_seconds_by_default_and_ends_when_they_are_over(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_data_that_changed_after_the_run_began_are_not_taken_for_those_that_it_b
         second.data  # noqa: B018
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("records", "columns", "steps", "seconds", "mebibytes"),
     [

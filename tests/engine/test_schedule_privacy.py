@@ -30,6 +30,7 @@ def test_full_batches_have_the_closed_form(group_size: int) -> None:
     assert group.direction == "both"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("noise", "rate", "steps"), [(1.1, 0.01, 1000)])
 def test_another_accountant_is_no_lower(noise: float, rate: float, steps: int) -> None:
     """dp_accounting's PLD is an upper bound for both directions, loose by its grid."""
@@ -94,6 +95,7 @@ def test_an_epsilon_of_zero_excludes_no_mu() -> None:
     assert group.mu.lower < 1e-9
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("target", "group_size"), [(8.0, 8), (0.1, 1)])
 def test_the_noise_for_a_target_is_the_safe_end(target: float, group_size: int) -> None:
     def schedule(noise: float) -> Schedule:

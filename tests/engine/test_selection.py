@@ -70,6 +70,7 @@ def test_every_cell_run_once_is_bounded_by_their_composition(audited: Callable[[
     assert audit.notes == ()
 
 
+@pytest.mark.ci
 def test_a_random_number_of_tries_supports_and_composition_does_not_bound_it(audited: Callable[[str], Result]) -> None:
     (audit,) = audited(SPEC + TRIES).audits
     (verdict,), (finding,) = audit.verdicts, uppers(audit)
@@ -122,6 +123,7 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpspec_group.GroupAudit.dominating", lambda *_: None)
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("silent")
 def test_cells_that_say_nothing_that_composes_are_added_up(audited: Callable[[str], Result]) -> None:
     (audit,) = audited(SPEC.replace("epsilon: 3.0", "epsilon: 5.0")).audits
@@ -168,6 +170,7 @@ def test_a_result_with_a_made_up_cell_is_not_recomputed(audited, place, value, m
     assert message in reported
 
 
+@pytest.mark.ci
 def test_a_result_is_verified_and_an_edited_one_is_found(audited: Callable[[str], Result]) -> None:
     result = audited(SPEC + TRIES)
     assert verify(result, CATALOG) == ()

@@ -131,7 +131,7 @@ def test_keys_of_dpspecs_own_are_those_of_the_version_before(tmp_path: Path) -> 
     (spec,) = counting.load(tmp_path, known=known)
     prepared = prepare(spec, known)
     assert trial_keys.code_in(prepared.makers) == {}
-    inputs = prepared.audit.trial_inputs(spec)
+    inputs = prepared.trial_inputs()
     key = TrialKeys(inputs, prepared.facts, prepared.revisions, trial_keys.code_in(prepared.makers)).of((0,), 0)
     assert key == "2b88810b5ca4c429cc0433c747df5af2e7aeed6a858b97d1994c5d2af1d176ea"
 

@@ -208,6 +208,7 @@ def test_a_finding_cannot_be_added_where_the_arrays_are_missing(bench: Bench, pu
     assert bench.ends(text, "nowhere")[0] == "objected"
 
 
+@pytest.mark.ci
 def test_two_audits_of_one_name_and_trials_in_another_order_are_no_result(bench: Bench) -> None:
     document = json.loads(codec.dump(bench.result("group", trained=False)))
     ended, said = bench.ends(json.dumps({**document, "audits": document["audits"] * 2}), "nowhere")
@@ -341,6 +342,7 @@ def test_accuracy_on_data_that_is_not_public_is_left_out_everywhere(whole: Resul
     assert redact(whole).audits[0].left_out == {"data-dependent": 2 + len(sharp) + len(of_rows)}
 
 
+@pytest.mark.ci
 def test_no_format_says_more_than_the_redacted_result(whole: Result) -> None:
     catalog, longer = load_catalog(), set()
     for name, offered in catalog.reporters.items():

@@ -119,6 +119,7 @@ def test_room_is_for_tasks_and_processes() -> None:
     pool.close()
 
 
+@pytest.mark.ci
 def test_gpus_are_shared_out_one_by_one() -> None:
     pool = Processes(["cuda:0", "cuda:1"], most=2, threads=2, budget=1000)
     for number in (1, 2):

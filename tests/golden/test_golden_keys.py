@@ -37,7 +37,7 @@ def trial_keys(path: str) -> dict[str, list[str]]:
         prepared = prepare(spec, catalog)
         if spec.audit is None or any(d.severity == "error" for d in prepared.diagnostics):
             continue
-        inputs = prepared.audit.trial_inputs(spec)
+        inputs = prepared.trial_inputs()
         found = [
             TrialKeys(inputs, prepared.facts, prepared.revisions).of(chunk, index)
             for chunk in prepared.plan().chunks

@@ -28,6 +28,7 @@ def test_same_numbers(tmp_path: Path, name: str) -> None:
     assert trials(tmp_path / "gpu") == expected
 
 
+@pytest.mark.ci
 def test_the_second_gpu(tmp_path: Path) -> None:
     with pretend_gpu(cards=2) as machine:
         dpspec.run(write_case("preprocessing", tmp_path, steps=2), store=tmp_path / "store", device="cuda:1")

@@ -43,6 +43,7 @@ def read(reader: Reader, device: str) -> np.ndarray:
     return reader.scores.cpu().numpy()
 
 
+@pytest.mark.ci
 def test_the_reader_of_reconstruction_takes_halves() -> None:
     expected = read(reader_of("cpu"), "cpu")
     with pretend_gpu() as machine:
@@ -56,12 +57,14 @@ def test_the_reader_of_reconstruction_takes_halves() -> None:
     assert halved == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.ci
 def test_an_audit_that_does_not_fit_says_so(tmp_path: Path) -> None:
     with pretend_gpu(memory=10_000), pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory") as raised:
         dpspec.run(write_case("group", tmp_path), store=tmp_path / "store", device="cuda")
     assert memory.ran_out(raised.value)
 
 
+@pytest.mark.ci
 def test_a_run_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     class KilledError(Exception):
         pass

@@ -71,6 +71,7 @@ def test_waits_in_a_step(watch: Watch, most: int) -> None:
     assert more.waits.total() <= most * (MANY - FEW), more.waits
 
 
+@pytest.mark.ci
 def test_runs_together_wait_as_often_as_one() -> None:
     def more(runs: int) -> int:
         accounts = []

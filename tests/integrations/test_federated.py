@@ -23,7 +23,7 @@ def test_a_sound_server_is_proved_for_one_client(tmp_path: Path) -> None:
     assert not check_rounds(tmp_path / "rounds", epsilon=4).run.proved
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

@@ -33,6 +33,7 @@ def test_a_missing_library_is_named(library: str, audited: Result, monkeypatch: 
         log(audited)
 
 
+@pytest.mark.ci
 def test_metrics_of_a_recorded_training_have_epsilon_and_cautions(recordings: Recordings) -> None:
     checked = dpspec.check(recordings["flat"], epsilon=8)
     verdict, claims, metrics = _summary(checked.result)

@@ -34,7 +34,7 @@ def schemas(schema: Any, refining: bool = False) -> Iterator[tuple[dict[str, Any
         yield from schemas(inner, refining)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @BOTH
 def test_it_is_a_schema(validator: Any, catalog: Catalog) -> None:
     validator.check_schema(bundle(catalog))

@@ -125,6 +125,7 @@ def test_what_reading_told_the_schema_does_not_repeat(load: Load, valid: str) ->
     assert [d.code for d in loaded.diagnostics] == ["tag", "tag"]
 
 
+@pytest.mark.ci
 def test_no_more_errors_than_anybody_reads(load: Load, valid: str) -> None:
     loaded = load(valid + "".join(f"key{i}: {i}\n" for i in range(1000)))
     assert len(loaded.diagnostics) == MAX_DIAGNOSTICS

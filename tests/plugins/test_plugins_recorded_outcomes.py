@@ -124,6 +124,7 @@ ATTACKED: dict[str, Any] = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("path", "value"),
     [

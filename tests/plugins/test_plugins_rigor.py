@@ -19,7 +19,8 @@ from dpspec_group import theory as group_theory
 from dpspec_modelmix import ModelMixAudit
 from dpspec_modelmix import findings as modelmix_bounds
 from dpspec_per_instance import PerInstanceAudit
-from dpspec_rero import ReroAudit, comparison, theory
+from dpspec_rero import ReroAudit, theory
+from dpspec_rero import findings as bounds_of_gamma
 
 DPSGD: dict[str, Any] = {
     "noise_multiplier": 1.0,
@@ -45,7 +46,7 @@ DELTA = 1e-5
 
 @pytest.fixture(autouse=True)
 def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "CURVE", ())
+    monkeypatch.setattr(bounds_of_gamma, "CURVE", ())
     monkeypatch.setattr(theory, "WIDTH", 1e-4)
 
 
@@ -64,6 +65,7 @@ def accountant(findings: list[Finding], bound: str = "upper") -> list[Finding]:
     ]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", SAME)
 def test_the_accountants_number_is_certified_everywhere(kind: str) -> None:
     truth = PrivacyLoss(((Mixture.poisson(1, 0.1, 1.0), 20),)).epsilon(DELTA)
@@ -150,6 +152,7 @@ def test_mixing_attains_nothing() -> None:
         assert verdict("modelmix", claim).verdict == "open"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ATTAINED)
 def test_it_is_about_all_datasets_and_updates_that_show_every_sum(kind: str) -> None:
     cases: list[tuple[dict[str, Any], dict[str, Any] | None, str]] = [

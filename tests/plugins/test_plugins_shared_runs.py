@@ -45,7 +45,7 @@ def test_blocks_are_tasks_of_their_own_and_draw_what_they_drew(tmp_path: Path, t
     chunks = [p.plan().chunks for p in (plain, shared)]
     assert chunks == [kit.chunks(20, 20), kit.chunks(20, 8)]
     assert prepared(tmp_path, text, "audit.shard_runs=1000").plan().chunks == chunks[0]
-    inputs = [p.audit.trial_inputs(p.spec) for p in (plain, shared)]
+    inputs = [p.trial_inputs() for p in (plain, shared)]
     assert inputs[0] == inputs[1]
     one, two = (
         TrialKeys(i, p.facts, p.revisions).of(of_plan[0], 0)

@@ -145,8 +145,8 @@ def evidence(kind: str, statistics: dict[str, Any]) -> Evidence:
     [
         ("many-run", {"present": 10, "absent": 20, "true_positives": 5, "false_positives": 2}, [(0.1, 0.5)]),
         ("one-run", {"canaries": 100, "guesses": 40, "correct": 30}, [(0.1, 0.3)]),
-        ("one-run-ladder", {"canaries": 10, "guesses": [2, 8], "correct": [2, 5]}, [(1e-6, 0.2), (0.3, 0.5)]),
-        ("many-run-ranked", {"outcomes": "00110111"}, [(1e-6, 0.2), (1e-6, 0.4), (1 / 3, 0.6)]),
+        ("one-run-ladder", {"canaries": 10, "guesses": [2, 8], "correct": [2, 5]}, [(0.1, 0.2), (0.3, 0.5)]),
+        ("many-run-ranked", {"outcomes": "00110111"}, [(1 / 3, 0.2), (1 / 3, 0.4), (1 / 3, 0.6)]),
         ("binomial", {"trials": 3, "successes": 2}, []),
     ],
 )
@@ -155,6 +155,17 @@ def test_rates_of_attacks_are_a_line(kind: str, statistics: dict[str, Any], poin
     lines = lines_of(audit)
     found = list(zip(lines["attack"].x, lines["attack"].y, strict=True)) if "attack" in lines else []
     assert np.array(found) == pytest.approx(np.array(points))
+
+
+def test_no_false_positive_is_drawn_as_one_and_not_above_a_bound_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten right guesses among 1000 canaries, as (4, 1e-5) allows: at the left end of the axis it allows 6.5e-5."""
+    right = evidence("one-run-ladder", {"canaries": 1000, "guesses": [10], "correct": [10]})
+    audit = dataclasses.replace(EMPTY, findings=(upper(4.0, 1e-5),), evidence=(right,))
+    (fpr,), (tpr,) = lines_of(audit)["attack"].x, lines_of(audit)["attack"].y
+    assert (fpr, tpr) == (1e-3, 1e-2)
+    assert tpr < math.exp(4.0) * fpr + 1e-5
+    monkeypatch.setattr("dpspec.stats.attacks.evidence_tests.rates", lambda evidence: [(0.0, 0.5)])  # another's method
+    assert "attack" not in lines_of(audit)
 
 
 def test_a_curve_that_says_nothing_is_not_drawn() -> None:

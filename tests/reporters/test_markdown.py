@@ -51,6 +51,7 @@ def test_markdown_shows_what_is_not_as_expected_first_and_in_full(result):
 COMMENT = 65_536
 
 
+@pytest.mark.ci
 def test_markdown_of_a_folder_fits_into_a_comment_and_says_what_it_omits(result):
     wished = as_wished(result.audits[0])
     verdicts = wished["verdicts"] * 3

@@ -154,6 +154,7 @@ def made(audit: AuditResult) -> list[Check]:
     return [one for one in audit.checks if one.assumption == CONSTANTS]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("trainer", [dependent.Divisor, dependent.ClipNorm])
 def test_a_backend_that_says_otherwise_is_not_believed(tmp_path: Any, trainer: type) -> None:
     result = ran(tmp_path, catalog_with(trainer))

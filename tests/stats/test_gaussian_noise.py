@@ -69,6 +69,7 @@ def test_the_bound_on_repeats_is_above_the_poisson_tail(expected):
     assert tested.log_repeats(200, expected) < -90.0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("shape", [(2, 3), (6, 40), (40, 6), (12, 12)])
 def test_components_of_independent_vectors_are_chi_square(shape):
     found = [tested.dependence(RANDOM.standard_normal(shape)) for _ in range(2000)]

@@ -20,6 +20,7 @@ def laws(guesses: tuple[int, ...], q: float) -> list[tuple[float, tuple[int, ...
     return outcomes
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("guesses", [(4, 9), (3, 5, 7)])
 @pytest.mark.parametrize("epsilon", [0.0, 1.4])
 @pytest.mark.parametrize("delta", [0.0, 1e-3])

@@ -41,7 +41,7 @@ def test_one_guess_count_keeps_its_level(epsilon: float) -> None:
     assert false_claims([100], epsilon, 0.01) <= 0.01
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("epsilon", "error"), [(0.0, 0.38774), (1.0, 0.37199), (4.0, 0.22399)])
 def test_the_best_of_all_thresholds_is_wrong_more_often_than_stated(epsilon: float, error: float) -> None:
     """The one-run baselines of ``run_auditing_comparison.py`` of dpsgd-auditbench: level 0.05, about 2,500 guesses."""
@@ -64,7 +64,7 @@ def test_corrected_bounds_of_ten_guess_counts(of_ten: int, uncorrected: float, c
     assert guess_counts.epsilon_lower(1000, list(TEN), correct, 0.0, 0.99) == pytest.approx(corrected, abs=1e-3)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 2.0])
 def test_the_corrected_bound_keeps_its_level_under_randomized_response(epsilon: float) -> None:
     """Simulated: bounds of 2,000 audits exceed the truth in at most 1 % of cases, within 5 standard errors."""

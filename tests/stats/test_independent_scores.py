@@ -72,6 +72,7 @@ def test_scarce_luck_is_charged_when_runs_are_few_for_their_guesses() -> None:
     assert found.epsilon == pytest.approx(point - charged, abs=0.01)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("mu", "least"), [(0.502, 0.75), (0.925, 0.85), (1.666, 0.87)])
 def test_ten_thousand_gaussian_canaries_show_most_of_the_truth(mu: float, least: float) -> None:
     chosen = independent_scores.design(mu, RUNS, CANARIES, 1e-5, 0.95)

@@ -34,6 +34,7 @@ def test_equals_the_bound_written_out(canaries: int, guesses: int, epsilon: floa
         assert one_run.p_value(canaries, guesses, correct, epsilon, delta) == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("canaries", "guesses"), [(5, 5), (40, 25), (80, 80)])
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
 @pytest.mark.parametrize("delta", [1e-4, 1e-3, 1e-2])
@@ -168,6 +169,7 @@ def test_without_an_error_it_is_what_a_recursion_gives(canaries, guesses, mu):
     assert bound <= (1.5 if low > 1e-6 else 10.0) * low or bound > 0.25
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("canaries", "guesses"), [(2, 2), (3, 3), (3, 2)])
 @pytest.mark.parametrize(
     "points",

@@ -51,7 +51,7 @@ def audited(folder: Path, *overrides: str, text: str = TEXT) -> AuditResult:
 def trials_of(spec: Spec, *indices: int) -> list[Trial]:
     prepared = prepare(spec, load_catalog())
     assert [d for d in prepared.diagnostics if d.severity == "error"] == []
-    inputs = prepared.audit.trial_inputs(spec)
+    inputs = prepared.trial_inputs()
     context = RunContext(prepared, load_catalog(), inputs, device="cpu")
     return list(prepared.audit.trials(inputs, context, indices))
 

@@ -43,7 +43,7 @@ def spec_of(tmp_path: Path, *overrides: str) -> Spec:
 
 def context_of(spec: Spec) -> tuple[RunContext, FrozenMap]:
     prepared = prepare(spec, load_catalog())
-    inputs = prepared.audit.trial_inputs(spec)
+    inputs = prepared.trial_inputs()
     return RunContext(prepared, load_catalog(), inputs, device="cpu"), inputs
 
 

@@ -7,7 +7,9 @@ import pytest
 from support import wrong_votes
 from support.votes_suite import registry
 
+from dpspec.registry import loader
 from dpspec.registry.loader import load_registry, resolve
+from dpspec.registry.project import project_files
 from dpspec.testing.inspection import inspect
 
 
@@ -38,6 +40,7 @@ def test_it_tells_what_is_broken(with_audit):
     assert "its source is empty" in broken
 
 
+@pytest.mark.ci
 def test_a_format_that_always_fails_is_broken(demo, monkeypatch):
     def crash(result: object, *, internal: bool) -> str:
         raise ZeroDivisionError("no page")
@@ -47,6 +50,7 @@ def test_a_format_that_always_fails_is_broken(demo, monkeypatch):
     assert broken.startswith("it raises ZeroDivisionError: no page")
 
 
+@pytest.mark.ci
 def test_a_model_is_built_with_records_that_fit(demo, monkeypatch):
     promises = list(inspect(demo, "model", "linear"))
     assert not [promise for promise in promises if promise.broken or promise.left_out]
@@ -61,6 +65,21 @@ def test_one_other_process_finds_seeds_of_hashes_and_clocks(audit):
     promises = inspect(registry(audit), "mechanism", "votes")
     (broken,) = [promise.broken for promise in promises if promise.demand.startswith("Processes with other hash seeds")]
     assert "use no hash(), no clock" in broken
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("audit", "found"), [("Votes", False), ("SeedOfHash", True)])
+def test_another_process_uses_the_files_of_a_project(audit, found, tmp_path, monkeypatch):
+    module = "votes" if audit == "Votes" else "wrong_votes"
+    (tmp_path / "mechanism.py").write_text(
+        f"import dpspec.contract as dps\nfrom support.{module} import {audit} as Audit\n\nDPSPEC_API = 1\n\n\n"
+        "@dps.hookimpl\ndef dpspec_mechanisms():\n    yield Audit.offer()\n"
+    )
+    monkeypatch.setattr(loader, "_project", ())
+    loader.use_project(project_files([], [tmp_path / "mechanism.py"]))
+    promises = inspect(load_registry(), "mechanism", "votes")
+    (promise,) = [promise for promise in promises if promise.demand.startswith("Processes with other hash seeds")]
+    assert (bool(promise.broken), promise.left_out) == (found, "")
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def test_a_backend_has_to_say_where_its_constants_come_from():
     refuses(suite(BackendSuite, silent, NativeTrainer), test, "constants=dps.Assumption")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("capabilities", [{"sampling-log", "noise-log"}, {"iterates"}, set()])
 def test_a_backend_without_canaries_is_held_to_the_same_promises(capabilities, monkeypatch):
     """One that declares logs and delivers none, or trains without noise: no promise of it goes untried."""

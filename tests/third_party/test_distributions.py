@@ -21,6 +21,7 @@ def test_its_own_tests_pass(installed: Callable[[str], Execute]) -> None:
     assert "skipped" not in done.stdout
 
 
+@pytest.mark.ci
 def test_its_backend_keeps_every_promise(installed: Callable[[str], Execute]) -> None:
     done = installed(PROJECT)("dpspec", "plugins", "--check", "careless-histogram")
     assert done.returncode == 0, done.stdout + done.stderr

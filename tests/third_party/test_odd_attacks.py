@@ -54,7 +54,7 @@ def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         assert loaded.ok, loaded.diagnostics
         prepared = prepare(loaded.specs[0], catalog)
         assert not [d for d in prepared.diagnostics if d.severity == "error"], prepared.diagnostics
-        return RunContext(prepared, catalog, prepared.audit.trial_inputs(prepared.spec), device="cpu")
+        return RunContext(prepared, catalog, prepared.trial_inputs(), device="cpu")
 
     yield context
     sys.modules.pop("odd_attack", None)
@@ -97,6 +97,7 @@ def test_scores_that_are_no_numbers_are_told_as_theirs(odd, scored: str) -> None
         list(context.prepared.audit.trials(context.inputs, context, indices))
 
 
+@pytest.mark.ci
 def test_a_score_is_given_its_own_options_and_only_one_that_has_some_has_a_block(odd) -> None:
     """What is left out is filled in, and is part of a trial; scores without keys leave trials' inputs as they were."""
     context = odd(KEEPING)
@@ -114,7 +115,7 @@ def test_a_score_is_given_its_own_options_and_only_one_that_has_some_has_a_block
     changed = replace(catalog, scores={**catalog.scores, "odd": keyed})
     for where, asked in ((place, 3), (place.parent / "odd.yaml", 8)):
         prepared = prepare(load_specs([where], changed).specs[0], changed)
-        inputs = prepared.audit.trial_inputs(prepared.spec)
+        inputs = prepared.trial_inputs()
         assert inputs["audit"]["scoring"] == {"points": asked}
         context = RunContext(prepared, changed, inputs, device="cpu")
         list(context.prepared.audit.trials(context.inputs, context, context.prepared.plan().chunks[0]))
@@ -166,6 +167,7 @@ def make(asked):
 """
 
 
+@pytest.mark.ci
 def test_directions_of_others_are_planted_found_and_conform(odd) -> None:
     """With noise 0.05 a step, every canary that was planted is told from those that were not."""
     context = odd(DENSE, space="gradient")

@@ -132,6 +132,7 @@ def test_plain_counts_and_clip_norms_at_their_limits(make_job):
         assert count - noise == pytest.approx(float((norms < clip_norm * (1.0 - 1e-6)).sum()), abs=1e-9)
 
 
+@pytest.mark.ci
 def test_the_clip_norm_approaches_the_quantile_of_the_norms(make_job):
     clipping = {**CLIPPING, "count_std": 1e-3, "clipbound_learning_rate": 0.1}
     job = make_job(phases=(phase_of(150, clipping, {"scheme": "full"}, clip_norm=20.0, noise=0.0),))
@@ -170,6 +171,7 @@ def test_a_resumed_run_has_the_same_clip_norms(make_job, tmp_path, stop):
     assert torch.equal(second.states[-1], whole.states[-1])
 
 
+@pytest.mark.ci
 def test_runs_together_have_their_own_clip_norms(make_job):
     """As single runs, with their populations: canaries, projections, counts and final models."""
 

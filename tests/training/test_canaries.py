@@ -128,6 +128,7 @@ def rows_of(records: Records) -> list[int]:
     return [int(at[0]) for at in found]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "least-variance"])
 def test_the_seed_decides(kind: str) -> None:
     first, again, other = (make(kind, 4, X, Y, 4, seed) for seed in (1, 1, 2))

@@ -295,6 +295,7 @@ def largest(make_model, rows, batch):
     return seen.bytes
 
 
+@pytest.mark.ci
 @pytest.mark.usefixtures("small_pieces")
 def test_memory_does_not_grow_with_the_batch(make_model, rows):
     """Memory does not grow, except 16 bytes per record for its index and norm."""

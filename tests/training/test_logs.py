@@ -96,6 +96,7 @@ def test_the_residual_log_measures_noise_alone(make_job):
     assert 0.0 < rounding.max() < 1e-3
 
 
+@pytest.mark.ci
 def test_canaries_that_turn_away_count_as_sampled_records(make_job):
     directions = SignBlocks(63, 20, seed=0)
     canaries = CanaryGroups(directions, torch.arange(20).repeat_interleave(3), 10.0, spread=0.7, seed=3)

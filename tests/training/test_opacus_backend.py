@@ -116,6 +116,7 @@ def test_what_opacus_is_not_made_to_do_is_refused(make_job, changes, message):
         trainer().train(job)
 
 
+@pytest.mark.ci
 def test_planted_records_do_not_change_the_rate(make_job):
     """Batches of one of 32 public records have rate 1/32, also for canaries; 1/47 is seven deviations below."""
     seen = SeenRun()

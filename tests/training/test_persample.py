@@ -61,6 +61,7 @@ def test_an_empty_batch_gives_zeros(make_model, rows):
     assert list(model.gradients(model.initial(), x, y)) == []
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError, "not enough memory: you tried to allocate 9"])
 def test_out_of_memory_halves_the_chunks_and_changes_nothing(make_model, rows, monkeypatch, error):
     x, y = rows("cnn", 37)

@@ -117,6 +117,7 @@ def test_each_leaf_of_real_evidence(runs: list[dict[str, Any]], few: int) -> Non
     assert refused > 8 * tested > 0
 
 
+@pytest.mark.ci
 def test_evidence_is_written_as_it_was_read(runs: list[dict[str, Any]]) -> None:
     for evidence in runs:
         assert json.dumps(write_run(read_run(evidence))) == json.dumps(evidence)

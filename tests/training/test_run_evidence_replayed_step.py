@@ -116,6 +116,7 @@ def test_what_is_random_without_noise_is_not_tested() -> None:
     assert "not tested: a step without noise is not always the same" in check.note
 
 
+@pytest.mark.ci
 def test_sums_of_half_precision_are_no_dependence() -> None:
     """Gradients that are added up in bfloat16, record by record, are another sum in another order."""
 

@@ -22,7 +22,7 @@ from dpspec.training.measure.scores import ProjectionObserver
 MOMENTUM = FrozenMap({"learning_rate": 0.1, "reduction": "mean", "optimizer": {"kind": "momentum", "momentum": 0.5}})
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.rounding
 @pytest.mark.parametrize("options", [None, MOMENTUM])
 def test_some_steps_are_measured_and_the_others_left_out(make_job, options):
@@ -85,6 +85,7 @@ def test_a_planted_record_that_is_lost_in_rounding_is_no_deviation(make_job, opt
     assert (careless.p_value <= 1e-6) == (options is LOST)
 
 
+@pytest.mark.ci
 def test_sums_along_directions_have_the_stated_variance(make_job):
     directions, coins = SignBlocks(63, 60, seed=0), np.arange(60) % 2
     canaries = CanaryGroups(directions, torch.from_numpy(np.flatnonzero(coins)), norm=10.0)
@@ -142,6 +143,7 @@ def trained(
     return watcher, sizes, coins, found
 
 
+@pytest.mark.ci
 def test_honest_runs_of_such_a_model_conform() -> None:
     """By Welch's test alone half of such runs are below 0.01, and some below 1e-6; with the steps none is below 0.1."""
     runs = [trained(1000 * number + 17)[-1] for number in range(4)]

@@ -47,7 +47,7 @@ def test_the_noise_is_measured_by_the_update_rule(make_job, options):
     assert chi2.ppf(1e-6, scale.degrees) < scale.statistic < chi2.ppf(1 - 1e-6, scale.degrees)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("sampling", [{"scheme": "poisson", "rate": 0.25}, {"scheme": "fixed", "batch_size": 12}])
 def test_noise_scale_from_outside(make_job, sampling):
     """With sampling and canaries the noise is still measured in free directions, with a known sampling variance."""
@@ -69,6 +69,7 @@ def test_noise_scale_from_outside(make_job, sampling):
     assert float(absent) == pytest.approx(0.0, abs=5 * deviation)
 
 
+@pytest.mark.ci
 def test_phases_are_measured_each_in_its_own_units(make_job):
     quiet, loud = phase_of("full", 40, 0.0), phase_of("full", 40, 4.0, 0.1)
     seen, *_ = audited(make_job(phases=(quiet, loud)), SignBlocks(63, 3, seed=0))

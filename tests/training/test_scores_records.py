@@ -92,6 +92,7 @@ def test_planted_records_score_higher(make_job, scheme):
     assert seen.steps == 20
 
 
+@pytest.mark.ci
 def test_likelihood_ratios_are_calibrated(make_job):
     """Calibration: the number of ones among 240 coins is the sum of sigmoid(score), within 5 standard errors."""
     believed, coins = [], []
@@ -277,6 +278,7 @@ def test_the_score_is_the_distance_in_common_deviations(make_job, monkeypatch: p
     assert final_scores.shadow(seen) == pytest.approx((seen.after - odds.mean(0)) / deviation)
 
 
+@pytest.mark.ci
 def test_scores_use_no_coin_and_change_nothing(make_job, monkeypatch: pytest.MonkeyPatch) -> None:
     """For any coins, any seed and any trained model in the job."""
     monkeypatch.setattr(final_scores, "SHADOWS", 4)

@@ -105,6 +105,7 @@ def watched(make_job, runs, **changes):
     return [replace(job, observers=(w,)) for job, w in zip(jobs, watchers, strict=True)], watchers
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("trainer", "clip_norm"), [(NativeTrainer(), 0.3), (InTurn(), 50.0)])
 def test_together_they_see_what_they_see_alone(make_job, trainer, clip_norm):
     jobs, alone = watched(make_job, 4, clip_norm=clip_norm)
@@ -133,6 +134,7 @@ def test_chunks_of_runs_and_records_change_nothing(make_job):
             assert one.squares == pytest.approx(other.squares, rel=1e-5)
 
 
+@pytest.mark.ci
 def test_runs_at_once_go_on_in_smaller_pieces_where_memory_runs_out(make_job, monkeypatch):
     whole, refused = StackedModel.add_clipped, []
 

@@ -299,7 +299,7 @@ def judge(audits: Sequence[Concluded]) -> tuple[Judged, ...]:
     """
     families = family_sizes([(len(audit.checks), audit.trials, audit.needed) for audit in audits])
     findings = [
-        join_checks(audit.findings, audit.checks, family) for audit, family in zip(audits, families, strict=True)
+        join_checks(audit.judged_findings, audit.checks, family) for audit, family in zip(audits, families, strict=True)
     ]
     # The points of profiles are bounds too: reports compute an attacker's success rates from them.
     bounds = [
@@ -328,7 +328,10 @@ def judge(audits: Sequence[Concluded]) -> tuple[Judged, ...]:
             tests=tests,
         )
         verdicts = tuple(map(evaluator.verdict, claims[number]))
-        judged.append(Judged(verdicts=verdicts, conformance=conformance, findings=findings[number]))
+        # Verdicts name findings by position, so comparisons come last.
+        comparisons = join_checks(audit.comparisons, audit.checks, families[number])
+        shown = (*findings[number], *comparisons)
+        judged.append(Judged(verdicts=verdicts, conformance=conformance, findings=shown))
     return tuple(judged)
 
 

@@ -138,7 +138,7 @@ class RunContext:
 
     def for_component(self, prepared: Prepared) -> RunContext:
         """The context of another audit, which shares equal rows."""
-        inputs = prepared.audit.trial_inputs(prepared.spec)
+        inputs = prepared.trial_inputs()
         return RunContext(prepared, self._catalog, inputs, device=self.wanted_device, stop=self.stop, like=self)
 
 
@@ -173,7 +173,7 @@ class WorkerCache:
             raise DataError("the data differ from those that the run began with: another file, or one that was changed")
         last = self._context
         if last is None or last.prepared is not prepared or last.wanted_device != device:
-            inputs = prepared.audit.trial_inputs(prepared.spec)
+            inputs = prepared.trial_inputs()
             self._context = RunContext(prepared, catalog, inputs, device=device, like=last)
         assert self._context is not None
         self._context.emit, self._context.stop = emit, stop

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from dpspec import decimals
-from dpspec.contract import Assumption, DataError, DataSource, Facts, ModelError, ModelFactory
+from dpspec.contract import Assumption, DataError, DataSource, Facts, Finding, ModelError, ModelFactory, Series
 from dpspec.contract.audit import NO_TRIALS, Audit, Plan
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.spec import Spec
 from dpspec.data.source import LOADING_BYTES, LOADING_SECONDS
+from dpspec.engine.preparing.comparisons import check_comparisons, compare, without_comparisons
 from dpspec.engine.preparing.diagnostics import data_unreadable, model_mismatch
 from dpspec.engine.preparing.loss import loss_of
 from dpspec.engine.preparing.model import model_of
@@ -63,6 +64,20 @@ class Prepared:
     @property
     def revisions(self) -> FrozenMap:
         return FrozenMap({part: [kind, o.provider.trial_revision] for part, (kind, o) in self.offers.items()})
+
+    def trial_inputs(self) -> FrozenMap:
+        """The inputs of trials, without the keys that only comparisons read."""
+        return self.audit.trial_inputs(without_comparisons(self.spec, self._comparisons))
+
+    def compare(
+        self, bounds: Sequence[Finding | Series]
+    ) -> tuple[list[Finding | Series], list[tuple[Offered, list[Finding]]]]:
+        """The bounds with the series of the mechanism's comparisons, and the findings of each comparison."""
+        return compare(self.spec, self.facts, bounds, self._comparisons)
+
+    @property
+    def _comparisons(self) -> tuple[Offered, ...]:
+        return self.offers["mechanism"][1].comparisons
 
     @property
     def recording(self) -> Any:
@@ -129,7 +144,11 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
     if components:
         audit = audit.compose(components)
         constants = min((c.constants for c in components), key=lambda stated: _WEAKEST.index(stated.status))
-    problems = [*refusals(spec, facts, source, providers, catalog), *audit.check(spec, facts)]
+    problems = [
+        *refusals(spec, facts, source, providers, catalog),
+        *audit.check(spec, facts),
+        *check_comparisons(spec, facts, mechanism.comparisons),
+    ]
     if backend.provider.recording:  # it is refused for every attack, with the alternative
         problems = [problem for problem in problems if problem.code != "missing-capability"]
     return Prepared(

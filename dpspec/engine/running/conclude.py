@@ -7,7 +7,7 @@ derives them from the data.
 
 import math
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar, get_args
@@ -21,7 +21,7 @@ from dpspec.engine.preparing.prepare import Prepared
 from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.errors import PluginError
 from dpspec.json_records import read, write
-from dpspec.registry.loader import is_foreign
+from dpspec.registry.loader import is_foreign, misbehaved
 from dpspec.results.codec import flaws_of
 from dpspec.results.evidence_weight import trade_off
 from dpspec.results.inequalities import PRIVACY_KINDS, statement
@@ -72,11 +72,13 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
             raise PluginError(f"mechanism {kind!r} yields {flaw}: tell its authors, or see `dpspec plugins --check`")
         outcomes.append(outcome)
     findings = tuple(outcome for outcome in outcomes if isinstance(outcome, Finding))
+    comparisons = tuple(finding for finding in _compared(audit, quantities) if finding not in findings)
     series = tuple(outcome for outcome in outcomes if isinstance(outcome, Series))
     curve = trade_off(findings, series)
     return Concluded(
         spec=spec,
-        findings=findings,
+        findings=(*findings, *comparisons),
+        comparisons=comparisons,
         series=series if curve is None else (*series, curve),
         checks=tuple(outcome for outcome in outcomes if isinstance(outcome, Check)),
         evidence=tuple(outcome for outcome in outcomes if isinstance(outcome, Evidence)),
@@ -87,6 +89,18 @@ def conclude(audit: AuditState, trials: Sequence[Trial]) -> Concluded:
         recording=None if audit.recording is None else audit.recording.section,
         seconds=time.monotonic() - began,
     )
+
+
+def _compared(audit: AuditState, quantities: Container[str]) -> Iterator[Finding]:
+    """The findings of comparisons with core's assumptions. None of a recorded run: they are about the declared one."""
+    prepared = audit.prepared
+    for offered, findings in audit.comparisons if audit.recording is None else ():
+        offers = {"mechanism": (offered.provider.name, offered)}
+        for finding in with_assumptions(findings, prepared.spec, prepared.constants, offers):
+            if flaw := _flaw(finding, quantities, stored=is_foreign(offered)):
+                raise misbehaved(offered, f"it yields {flaw}")
+            assert isinstance(finding, Finding)
+            yield finding
 
 
 def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequence[Power]) -> int:

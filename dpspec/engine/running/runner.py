@@ -6,16 +6,16 @@ except trials, which go to an executor.
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from dpspec.contract import DataError, FrozenMap, Spec
 from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event, Noticed, Progressed, RunFinished, RunStarted, StageStarted
-from dpspec.contract.results import AuditResult, Result
+from dpspec.contract.results import AuditResult, Remedy, Result
 from dpspec.engine.judging.claim_tests import Concluded, confidence_of
 from dpspec.engine.judging.judge import Judged, judge
 from dpspec.engine.preparing.context import RunContext, WorkerCache
@@ -23,7 +23,6 @@ from dpspec.engine.preparing.diagnostics import data_unreadable, out_of_range
 from dpspec.engine.preparing.prepare import Prepared, prepare_all
 from dpspec.engine.running.conclude import conclude
 from dpspec.engine.running.failures import FailureListener, Failures
-from dpspec.engine.running.remedies import Search
 from dpspec.engine.running.train import RunOptions, Training
 from dpspec.engine.storage.stored_trials import AuditState, Listener, environment
 from dpspec.engine.storage.trial_store import Store
@@ -32,6 +31,9 @@ from dpspec.language.compose import OVERRIDES_FILE
 from dpspec.language.rewrite import best_of
 from dpspec.language.yaml_source import source_file
 from dpspec.registry.loader import describe
+
+#: Values that would prove the failed claims of an audit, from its result and its bounds (``engine.remedies``).
+FindRemedies: TypeAlias = Callable[[AuditResult, AuditState], tuple[Remedy, ...]]
 
 #: Seconds after which the time of bounds is estimated from those that are computed.
 _MEASURED_SECONDS = 2.0
@@ -47,11 +49,13 @@ def run(
     train: bool = True,
     options: RunOptions | None = None,
     on_failure: FailureListener | None = None,
+    remedies: FindRemedies | None = None,
 ) -> Result:
     """Audit every spec and judge all claims in one family.
 
     Without ``train`` only bounds judge the claims. ``options`` replace ``device``. ``on_failure`` receives the error of
     a file of specs that fails during the work, such as one of its data; the run continues with the other files.
+    ``remedies`` receives each audit and its bounds, and returns other values that would prove its failed claims.
 
     Raises:
         SpecError: With all diagnostics of all specs before any work begins, or if no file is left.
@@ -78,14 +82,9 @@ def run(
     bounded = failures.without_failed(bounded)
     judged = judge(concluded)
     result = assemble(trained, concluded, judged, catalog)
-    search = Search(catalog, options.remedy_seconds)
-    audits = (
-        audit
-        if state.prepared.recording is not None or state.prepared.components
-        else replace(audit, remedies=search.remedies(state.prepared.spec, audit.verdicts, state.seconds))
-        for audit, state in zip(result.audits, bounded, strict=True)
-    )
-    result = replace(result, audits=tuple(audits))
+    if remedies is not None:
+        pairs = zip(result.audits, bounded, strict=True)
+        result = replace(result, audits=tuple(replace(a, remedies=remedies(a, state)) for a, state in pairs))
     emit(RunFinished(complete=result.complete))
     return result
 
@@ -146,7 +145,7 @@ def measure_bounds(prepared: Sequence[Prepared], catalog: Catalog) -> tuple[floa
         for audit in random.Random(0).sample(prepared, len(prepared)):
             if sum(seconds) > _MEASURED_SECONDS:
                 break
-            inputs = audit.audit.trial_inputs(audit.spec) if audit.spec.audit is not None else FrozenMap()
+            inputs = audit.trial_inputs() if audit.spec.audit is not None else FrozenMap()
             context = _WithoutRows(audit, catalog, inputs, device="cpu")
             began = time.process_time()
             try:
@@ -163,7 +162,7 @@ def _bound(prepared: Prepared, catalog: Catalog, cache: WorkerCache, *, plan: bo
     began, spec = time.monotonic(), prepared.spec
     try:
         context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)
-        bounds = list(prepared.audit.bound(spec, context))
+        bounds, comparisons = prepared.compare(list(prepared.audit.bound(spec, context)))
         planned = prepared.plan() if plan else NO_TRIALS
         recording = None if prepared.recording is None else prepared.recording.read(spec, prepared.facts)
     except DataError as error:
@@ -173,7 +172,14 @@ def _bound(prepared: Prepared, catalog: Catalog, cache: WorkerCache, *, plan: bo
     except ArithmeticError as error:
         raise SpecError([out_of_range(error, spec)]) from error
     seconds = time.monotonic() - began
-    return AuditState(prepared=prepared, bounds=bounds, plan=planned, seconds=seconds, recording=recording)
+    return AuditState(
+        prepared=prepared,
+        bounds=bounds,
+        comparisons=comparisons,
+        plan=planned,
+        seconds=seconds,
+        recording=recording,
+    )
 
 
 def conclude_all(

@@ -61,7 +61,6 @@ class RunOptions:
     device: str = "auto"
     deadline: float | None = None
     max_trials: int | None = None
-    remedy_seconds: float | None = None
     stop_requests: StopRequests = field(default=lambda: nullcontext(lambda: ""), repr=False)
 
     def seconds_left(self) -> float | None:

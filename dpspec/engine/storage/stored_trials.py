@@ -45,6 +45,7 @@ class AuditState:
 
     prepared: Prepared
     bounds: Sequence[Finding | Series] = ()
+    comparisons: Sequence[tuple[Offered, Sequence[Finding]]] = ()
     plan: Plan = NO_TRIALS
     recording: ExecutedRun | None = None
     trials: tuple[StoredTrial, ...] = ()
@@ -65,7 +66,7 @@ class StoredTrials:
         self._store = store
         self._emit = emit
         prepared, plan = state.prepared, state.plan
-        inputs = prepared.audit.trial_inputs(prepared.spec)
+        inputs = prepared.trial_inputs()
         code = code_in(prepared.makers) if plan.chunks else FrozenMap()
         keys = TrialKeys(inputs, prepared.facts, prepared.revisions, code)
         self._keys = {index: keys.of(chunk, index) for chunk in plan.chunks for index in chunk}

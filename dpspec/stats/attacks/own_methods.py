@@ -11,9 +11,14 @@ from dpspec.stats.attacks import guess_counts, one_run, sequential, thresholds
 from dpspec.stats.attacks.curve_lines import Point
 
 
+def _false_positive_rate(false_positives: int, absent: int) -> float:
+    """No false positive counts as one: fewer than one in ``absent`` are not observable."""
+    return max(1, false_positives) / max(1, absent)
+
+
 def _guess_rates(canaries: int, guesses: int, correct: int) -> tuple[float, float]:
     """False- and true-positive rate of guesses; half of the guesses and canaries count as present."""
-    return (guesses - correct) / max(1, canaries), correct / max(1, canaries)
+    return _false_positive_rate(guesses - correct, canaries), correct / max(1, canaries)
 
 
 class OneRun(EvidenceTest):
@@ -79,7 +84,7 @@ class ManyRun(EvidenceTest):
 
     def rates(self, statistics: FrozenMap) -> Sequence[tuple[float, float]]:
         present, absent, true_positives, false_positives = _positives(statistics)
-        return [(false_positives / max(1, absent), true_positives / max(1, present))]
+        return [(_false_positive_rate(false_positives, absent), true_positives / max(1, present))]
 
 
 def _positives(statistics: FrozenMap) -> tuple[int, int, int, int]:
@@ -128,6 +133,6 @@ class ManyRunSequential(EvidenceTest):
 
 def _ranked_rates(outcomes: str) -> list[tuple[float, float]]:
     """The rates above thresholds that the 1, 2, 4, ... highest scores pass."""
-    present, absent = max(1, outcomes.count("1")), max(1, outcomes.count("0"))
+    present, absent = max(1, outcomes.count("1")), outcomes.count("0")
     tops = [outcomes[-(2**i) :] for i in range(len(outcomes).bit_length()) if 2**i < len(outcomes)]
-    return [(top.count("0") / absent, top.count("1") / present) for top in tops]
+    return [(_false_positive_rate(top.count("0"), absent), top.count("1") / present) for top in tops]

@@ -19,6 +19,7 @@ from dpspec.stats import gaussian_noise
 from dpspec_recording.folder.facts import Facts, of_ranks
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.run_folder import MARK, RunFolder, Scored
+from dpspec_recording.folder.script_facts import ScriptFacts
 from dpspec_recording.folder.step_record import UNSEEN, InternalStep, PublicStep, RankStep
 from dpspec_recording.folder.weights import Table
 
@@ -143,6 +144,12 @@ class JoinedFolder:
     def weights(self) -> Table | str:
         """The digests of the model at the end, of the first rank; None if each rank holds rows of it."""
         return self.ranks[0].weights
+
+    @property
+    def script(self) -> ScriptFacts | None:
+        """The script of the first rank, which all ranks run; None unless all saw its end."""
+        scripts = [rank_folder.script for rank_folder in self.ranks]
+        return scripts[0] if all(script == scripts[0] for script in scripts) else None
 
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
         comparison, world = self.comparison, len(self.ranks)

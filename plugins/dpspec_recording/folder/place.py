@@ -10,6 +10,9 @@ from dpspec_recording.folder.run_folder import FILES, MARK
 #: Folders of ranks and of later parts.
 _FOLDERS = re.compile(r"(rank|part)-\d+")
 
+#: Folders of the trainings of one script.
+_TRAINING = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
+
 _MOST = 1_000_000
 
 
@@ -19,6 +22,24 @@ def numbered(folder: Path) -> Path:
         return folder
     paths = (folder.with_name(folder.name.replace("{n}", str(number))) for number in range(1, _MOST))
     return next(path for path in paths if not path.exists())
+
+
+def the_recording(folder: Path) -> Path:
+    """The folder of a recording: the given one, or the only one of a script's trainings in it, which have numbers.
+
+    Raises:
+        UsageError: The folder has the recordings of several trainings.
+    """
+    if not folder.is_dir() or (folder / MARK).exists():
+        return folder
+    names = [entry.name for entry in folder.iterdir()]
+    trainings = sorted((name for name in names if _TRAINING.fullmatch(name)), key=int)
+    if len(trainings) > 1:
+        raise UsageError(
+            f"{folder} has the recordings of {len(trainings)} trainings, {', '.join(trainings[:9])}: name one, such as "
+            f"{folder / trainings[0]}"
+        )
+    return folder / trainings[0] if trainings and set(names) == set(trainings) else folder
 
 
 def remove_recording(folder: Path) -> None:

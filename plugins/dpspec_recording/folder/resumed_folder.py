@@ -172,6 +172,10 @@ class ResumedFolder:
         return self.parts[-1].weights
 
     @property
+    def script(self) -> None:
+        """No script contains parts that several jobs may have made."""
+
+    @property
     def joints(self) -> list[tuple[int, Seam]]:
         """The number of each later part, and its beginning."""
         return list(zip(self.numbers[1:], self.seams, strict=True))

@@ -22,7 +22,7 @@ import stat
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,8 +30,10 @@ from dpspec import json_records
 from dpspec.errors import RecordingError, UsageError
 from dpspec.text import shortened
 from dpspec_recording.folder.facts import Facts, read_facts
-from dpspec_recording.folder.header import MOST_BYTES, Header, read_header
+from dpspec_recording.folder.header import LONGEST as LONGEST_TEXT
+from dpspec_recording.folder.header import MOST_BYTES, Header, read_header, texts
 from dpspec_recording.folder.required_facts import SeenSteps, with_lacking
+from dpspec_recording.folder.script_facts import ScriptFacts
 from dpspec_recording.folder.step_record import DIGEST, InternalStep, PublicStep, SavedState
 from dpspec_recording.folder.weights import WEIGHTS, Table, read_content, read_table, write_table
 
@@ -123,8 +125,9 @@ MARK, STEPS, INTERNAL, CANARIES, STATES = "run.json", "steps.log", "internal.log
 FILES = (MARK, STEPS, INTERNAL, CANARIES, STATES, WEIGHTS)
 
 #: Kinds of frames: a step, the end of a recording, the scores of canaries after it, a saved state, and
-#: the reason for which the recorder stopped, after the last internal step.
-STEP, END, SCORED, STATE, FAULT = 1, 2, 3, 4, 5
+#: the reason for which the recorder stopped, after the last internal step; and the script around a recording, which
+#: follows its end.
+STEP, END, SCORED, STATE, FAULT, SCRIPT = 1, 2, 3, 4, 5, 6
 
 #: The largest number of steps.
 MOST_STEPS = 2**20
@@ -264,6 +267,14 @@ class RunWriter:
         finally:
             steps.close()
 
+    def ran_in(self, script: ScriptFacts) -> None:
+        """Note the script around the recording, after the end."""
+        steps = JournalWriter(self._folder / STEPS, self._steps.digest, new=False)
+        try:
+            steps.append(SCRIPT, json.dumps(asdict(script)).encode("utf-8"))
+        finally:
+            steps.close()
+
     def _journals(self) -> dict[str, JournalWriter]:
         return {STEPS: self._steps, INTERNAL: self._internal, STATES: self._states}
 
@@ -356,12 +367,12 @@ class RunFolder:
         """The last facts with a saved state, and the number of steps that they cover."""
         for state in reversed(self.states()):
             if state.facts is not None:
-                seen = SeenSteps()
+                observed = SeenSteps()
                 for step, _ in itertools.islice(self._public(), state.step):
                     if isinstance(step, PublicStep):
-                        seen.add(step)
+                        observed.add(step)
                 facts = read_facts(state.facts, str(self.path / STATES))
-                return state.step, with_lacking(facts, self.header, seen)
+                return state.step, with_lacking(facts, self.header, observed)
         return 0, None
 
     @property
@@ -390,6 +401,22 @@ class RunFolder:
         self._require_weights(files)
         table = read_table(self.path / WEIGHTS)
         return f"the recording has no {WEIGHTS}" if table is None else table
+
+    @property
+    def script(self) -> ScriptFacts | None:
+        """The script around the recording; None if the recorder watched a block of it, or did not see its end."""
+        payload = next((frame.payload for frame in self._frames(STEPS) if frame.kind == SCRIPT), None)
+        if payload is None:
+            return None
+        where = f"{self.path / STEPS}: the script"
+        try:
+            script = json_records.read(ScriptFacts, _mapping(payload, where), where)
+        except ValueError as error:
+            raise RecordingError(str(error)) from None
+        listed = (*script.before, *script.after, *script.peers)
+        if any(len(text) > LONGEST_TEXT for text in texts(tuple(tuple(vars(entry).values()) for entry in listed))):
+            raise RecordingError(f"{where}: a text has more than {LONGEST_TEXT} characters")
+        return script
 
     def _require_weights(self, files: EndFiles) -> None:
         content = read_content(self.path / WEIGHTS)
@@ -424,12 +451,15 @@ class RunFolder:
         return facts, replace(files, reason=shortened(files.reason, 200))
 
     def _public(self) -> Iterator[tuple[PublicStep | Facts | Scored, bytes]]:
-        ended, scored, seen = False, False, SeenSteps()
+        ended, scored, is_last, observed = False, False, False, SeenSteps()
         if not (self.path / STEPS).exists():
             raise RecordingError(f"{self.path / STEPS}: missing: a recording has this file from its beginning")
         for frame in self._frames(STEPS):
             where = f"{self.path / STEPS}: frame {frame.number}"
-            if ended and frame.kind == SCORED and not scored:
+            if ended and frame.kind == SCRIPT and not is_last:
+                is_last = True
+                continue
+            if ended and frame.kind == SCORED and not scored and not is_last:
                 scored = True
                 read = _mapping(frame.payload, where)
                 try:
@@ -446,7 +476,7 @@ class RunFolder:
                 facts, files = self._end(frame.payload, where)
                 if files is not None:
                     self._require_files(files)
-                yield with_lacking(read_facts(facts, where), self.header, seen), b""
+                yield with_lacking(read_facts(facts, where), self.header, observed), b""
                 continue
             if frame.kind != STEP:
                 raise RecordingError(f"{where}: of kind {frame.kind}, which this version does not know")
@@ -459,7 +489,7 @@ class RunFolder:
                 _require_sane(step)
             except ValueError as error:
                 raise RecordingError(f"{where}: {error}") from None
-            seen.add(step)
+            observed.add(step)
             yield step, digest
 
     def _frames(self, name: str) -> Iterator[Frame]:

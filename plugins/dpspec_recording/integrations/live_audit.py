@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import dpspec
-from dpspec.accounting import Mixture, PrivacyLoss
+from dpspec.accounting import PrivacyLoss
 from dpspec.errors import UsageError
 from dpspec.reporters import page
 from dpspec.reporters.terminal import render_brief
@@ -174,8 +174,8 @@ class _Budget:
         counts = self._counts + Counter({self._schedule: further})
         if any(not (0.0 < noise < math.inf and 0.0 < rate <= 1.0) for noise, rate in counts):
             return False
-        phases = tuple((Mixture.poisson(1, rate, noise), count) for (noise, rate), count in counts.items())
-        return PrivacyLoss(phases).epsilon(self._delta).upper <= self._limit
+        loss = PrivacyLoss.of_steps((*schedule, count) for schedule, count in counts.items())
+        return loss.epsilon(self._delta).upper <= self._limit
 
 
 def _processes() -> int:

@@ -375,6 +375,11 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
             f", but other private optimizers made {run.end.other_steps} steps in the block, which are not in this "
             "recording: record the steps of each engine in a separate part, with resume=True"
         )
+    elif (script := run.folder.script) is not None and script.missed:
+        doubt += (
+            f", but its optimizer made {several(script.missed, 'step')} in the script that the recording does not "
+            "have: it began or continued without its loader or the private model"
+        )
     status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
     if released is None or status == "false":
         yield stated("released-model", status=status, text=f"{text}{doubt}")
@@ -445,7 +450,14 @@ def _records(run: RecordedRun, reduction: Assumption | None) -> Iterator[Assumpt
         yield stated("gradient-parameters", status="unchecked", text=text)
     if end is not None and end.error:
         named = f" ({end.error})" if _CLASS.fullmatch(end.error) else ""
-        text = f"an exception{named} ended the block after {run.steps} steps: {TEXTS['ended-by-error']}"
+        span, reason = "block", TEXTS["ended-by-error"]
+        if run.folder.script is not None:
+            span = "script"
+            reason = (
+                "a record may cause an error, and a person may stop by a loss: record a run without it, or "
+                "--assume ended-by-error"
+            )
+        text = f"an exception{named} ended the {span} after {run.steps} steps: {reason}"
         yield stated("ended-by-error", status="unchecked", text=text)
 
 

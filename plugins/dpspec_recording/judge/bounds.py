@@ -12,7 +12,7 @@ from itertools import groupby
 
 import numpy as np
 
-from dpspec.accounting import Interval, Mixture, PrivacyLoss, largest_sum_pair, real_divisor_pair
+from dpspec.accounting import Interval, PrivacyLoss, largest_sum_pair, real_divisor_pair
 from dpspec.contract import Series
 from dpspec.contract.executed import ExecutedPhase
 from dpspec.kit.findings import PROFILE_DELTAS, profile
@@ -200,8 +200,8 @@ def _poisson_loss(noise: Sequence[float], rates: Sequence[float], group_size: in
     exact = len(set(noise)) <= _DISTINCT
     rounded = list(noise) if exact else _rounded_down(noise, _DIGITS)
     counts = Counter(zip(rounded, rates, strict=True))
-    components = [(Mixture.poisson(group_size, rate or 1.0, sigma), steps) for (sigma, rate), steps in counts.items()]
-    return PrivacyLoss(tuple(components)), exact
+    steps = ((sigma, rate or 1.0, count) for (sigma, rate), count in counts.items())
+    return PrivacyLoss.of_steps(steps, group_size=group_size), exact
 
 
 def _adaptive_epsilon(

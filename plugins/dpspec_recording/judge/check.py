@@ -13,6 +13,7 @@ from dpspec.contract.catalog import Catalog
 from dpspec.engine.stated_claim import StatedClaim, run_document, spec_name
 from dpspec.errors import SpecError, UsageError
 from dpspec.language.declared_facts import DeclaredFacts, read_declared_facts, with_declared_facts
+from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.resumed_folder import open_run
 from dpspec_recording.judge.channels import HYPERPARAMETERS, require_known
 from dpspec_recording.judge.conditions import ASSUMABLE
@@ -49,11 +50,27 @@ class RunClaim(StatedClaim):
             )
 
 
+#: The largest delta of a question without a claim is 10 to the power of minus this.
+_EXPONENT = 5
+
+
+def usual_delta(run: Path, adjacency: str) -> float:
+    """The delta of a question without a claim: 1e-5, or the largest power of ten below 1 over the number of records.
+
+    The latter only if this number is public.
+    """
+    records = None if adjacency != "zero-out" else open_run(the_recording(run)).header.records
+    exponent = _EXPONENT
+    while records is not None and records >= 10**exponent:
+        exponent += 1
+    return float(f"1e-{exponent}")
+
+
 def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
     """The spec of a claim about a recorded run. model: the name of the model to be released."""
     require_known("assume", claim.assume, ASSUMABLE)
     require_known("public", claim.public, HYPERPARAMETERS)
-    header = open_run(run).header
+    header = open_run(the_recording(run)).header
     for option in ("accept", "select", "ignore"):
         require_rules(option, getattr(claim, option))
     names: dict[str, Json] = {key: list(getattr(claim, key)) for key in ("assume", "public", "select", "ignore")}

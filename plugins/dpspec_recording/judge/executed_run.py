@@ -20,6 +20,7 @@ from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
 from dpspec.language.yaml_source import locate
 from dpspec.results.conformance_status import rejected
+from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.run_folder import FILES
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.advice import advice_on
@@ -105,8 +106,9 @@ class RecordedRuns:
 
     @staticmethod
     def read(spec: Spec, facts: Facts) -> ExecutedRun:
-        folder, names = Path(spec.directory) / str(spec.training["run"]), _valid_names(spec)
+        names = _valid_names(spec)
         try:
+            folder = the_recording(Path(spec.directory) / str(spec.training["run"]))
             run, tested = observe(folder)
         except UsageError as error:
             raise SpecError([locate(bad_value(str(error), ("training", "run")), spec.origin)]) from None

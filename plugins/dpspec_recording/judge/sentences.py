@@ -9,6 +9,7 @@ from dpspec.contract.executed import FiredRule
 from dpspec.decimals import nearest
 from dpspec.text import joined, several
 from dpspec_recording.audited_steps import POWER, found_faults
+from dpspec_recording.folder.script_facts import OtherSteps, ScriptFacts
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.checks import MOVED, OTHER_PARAMETERS
 from dpspec_recording.judge.faults import RunTest
@@ -18,7 +19,7 @@ from dpspec_recording.judge.section import reports_batches
 from dpspec_recording.rules.duplicate_records import RULE as DUPLICATE_RECORDS
 from dpspec_recording.rules.loaded_weights import RULE as LOADED_WEIGHTS
 from dpspec_recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
-from dpspec_recording.rules.second_optimizer import changes_model
+from dpspec_recording.rules.second_optimizer import changes_model, others_stepped
 
 
 def confirmations(
@@ -40,12 +41,14 @@ def confirmations(
         yield f"one person has one of the {records}{_no_copies(run)}"
     else:
         yield f"one person has at most {group_size} of the {records}"
-    when = "before or during" if released else "before, during or after"
-    yield (
-        f"nothing else was trained on these records, {when} the block, and no teacher or other model that read them "
-        "is used"
-    )
-    yield f"the released model was chosen without them (checkpoints, stopping by loss{_loads(run)})"
+    script = run.folder.script
+    if script is None:
+        when = "before or during the block" if released else "before, during or after the block"
+        yield f"nothing else was trained on these records, {when}, {_NO_TEACHER}"
+    else:
+        yield from _outside(run, script, released=released)
+    choices = f"checkpoints, stopping by loss{_loads(run)}{_reads(run, script)}"
+    yield f"the released model was chosen without them ({choices})"
     architecture = (
         *("features chosen by labels", "classes", "vocabulary", "layer sizes"),
         *("frozen layers", "initial weights"),
@@ -71,6 +74,58 @@ def confirmations(
                 "clipped gradient in the sum: clipping by coordinates or layers leaves longer ones, which a norm "
                 "capped at the clip norm does not show"
             )
+
+
+#: The end of the sentence on other trainings.
+_NO_TEACHER = "and no teacher or other model that read them is used"
+
+
+def _outside(run: RecordedRun, script: ScriptFacts, *, released: bool) -> Iterator[str]:
+    """The sentences that a person confirms about other trainings, if the recorder watched the whole script.
+
+    The recorder counts steps of torch's optimizers. It does not see a training by other means.
+    """
+    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
+    during = any(others_stepped(facts.get(SECOND_OPTIMIZER.name)) for facts in part_facts)
+    is_alone = script.whole and not (script.before or script.after or script.peers or during)
+    alone = " (no other one stepped)" if is_alone else ""
+    yield (
+        "nothing else was trained on these records by other processes than the script's, or in it by other means than "
+        f"an optimizer of torch{alone}, {_NO_TEACHER}"
+    )
+    steps = [*_other_steps(script.before, "before"), *([] if released else _other_steps(script.after, "after"))]
+    if steps:
+        yield f"these steps in the script read none of these records: {joined(steps)}"
+    if not script.whole:
+        yield "nothing was trained on these records in the script before it imported dpspec.auto"
+    common = [peer.folder for peer in script.peers if peer.common]
+    unknown = [peer.folder for peer in script.peers if peer.common is None]
+    if common:
+        yield (
+            f"the models of {_numbered(common)} of the script, which were trained on some of the same records, are not "
+            "released: else the composition has a larger epsilon (dpspec ledger)"
+        )
+    if unknown:
+        yield f"{_numbered(unknown)} of the script had none of these records, or the model is not released"
+
+
+def _other_steps(steps: Sequence[OtherSteps], when: str) -> Iterator[str]:
+    for counted in steps:
+        on_model = " on tensors of the model" if counted.on_model else ""
+        yield f"{several(counted.steps, 'step')} of {counted.optimizer}{on_model} {when} this training"
+
+
+def _numbered(folders: Sequence[str]) -> str:
+    return f"training{'' if len(folders) == 1 else 's'} {joined(folders)}"
+
+
+def _reads(run: RecordedRun, script: ScriptFacts | None) -> str:
+    """The steps after which the script read the weights; empty without the script."""
+    if script is None or not script.read:
+        return ""
+    if script.read == (run.steps,):
+        return "; the script read its state_dict() after the last step only"
+    return f"; the script read its state_dict() after {joined([f'step {step}' for step in script.read])}"
 
 
 def _not_replayed(run: RecordedRun) -> str:

@@ -69,11 +69,19 @@ def meet(part: int) -> Group:
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         raise UsageError("the optimizer is for several processes, and torch.distributed is not initialized")
-    store = distributed.distributed_c10d._get_default_store()
-    key, mine = f"dpspec/{next(_RECORDINGS)}", f"{secrets.token_hex(32)} {part}"
+    key = f"dpspec/{next(_RECORDINGS)}"
+    common, number = agreed(key, f"{secrets.token_hex(32)} {part}").split()
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    return Group(rank, world, bytes.fromhex(common), int(number), Signal(_store(), f"{key}/saved"))
+
+
+def agreed(key: str, mine: str) -> str:
+    """The value that the first of the processes gave for a key."""
     try:
-        common, number = bytes(store.compare_set(key, "", mine)).decode().split()
+        return bytes(_store().compare_set(key, "", mine)).decode()
     except RuntimeError as error:
         raise UsageError(f"the processes cannot agree on a run in the store of torch.distributed: {error}") from error
-    rank, world = distributed.get_rank(), distributed.get_world_size()
-    return Group(rank, world, bytes.fromhex(common), int(number), Signal(store, f"{key}/saved"))
+
+
+def _store() -> Any:
+    return torch.distributed.distributed_c10d._get_default_store()

@@ -1,12 +1,12 @@
 """The rules that observe one training: their hooks, their facts, and their warnings during the training."""
 
 import contextlib
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.registry.loader import load_catalog, resolve
+from dpspec_recording.notices import notice
 
 #: The run in a warning at the first step.
 _FIRST_STEP = RuleRun(own_loop=False, steps=1, delta=1e-5)
@@ -21,7 +21,7 @@ def installed() -> tuple[Rule, ...]:
     try:
         catalog = load_catalog()
     except Exception as error:
-        warnings.warn(f"dpspec.record: rules are off: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2)
+        notice(f"dpspec.record: rules are off: {type(error).__name__}: {error}")
         return ()
     return tuple(offered.provider for offered in catalog.rules.values())
 
@@ -58,7 +58,7 @@ class ObservedRules:
             for rule, observer in [*self._rules.values()]:
                 with self._guarded(rule):
                     if observer.early and (text := observer.caution(observer.facts(), _FIRST_STEP)):
-                        warnings.warn(f"dpspec, rule {rule.name}: {text} {rule.fix}", UserWarning, stacklevel=2)
+                        notice(f"dpspec, rule {rule.name}: {text} {rule.fix}", UserWarning)
 
     def stop(self) -> None:
         for rule, observer in [*self._rules.values()]:

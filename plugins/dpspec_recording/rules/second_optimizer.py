@@ -27,6 +27,11 @@ RULE = Rule(
 )
 
 
+def others_stepped(facts: object) -> bool:
+    """Whether another optimizer stepped while the training was recorded, by the facts of the rule; also if unknown."""
+    return not isinstance(facts, Mapping) or bool(facts.get("others", True))
+
+
 def changes_model(facts: Mapping[str, Any]) -> bool:
     """Whether another optimizer has tensors of the recorded model, by the facts of the rule."""
     listed = facts.get("others")

@@ -224,7 +224,7 @@ LONG = (
 NAMES = [pytest.param(name, marks=pytest.mark.ci) if name in LONG else name for name in EXTREMES]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("error")
 def test_extremes_have_ordered_intervals(name: str) -> None:
@@ -242,7 +242,7 @@ def test_extremes_have_ordered_intervals(name: str) -> None:
         assert rho.lower * 2.0 <= max(order.upper, pure.upper) * 2.0
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [name for name in EXTREMES if name not in LONG])
 def test_more_runs_and_larger_groups_cost_more(name: str) -> None:
     release = EXTREMES[name]

@@ -115,6 +115,7 @@ def test_outcomes_are_the_coins_in_the_order_of_scores(tmp_path: Path) -> None:
         coins_by_size(trial, {2: plan.tested(7)})
 
 
+@pytest.mark.ci
 def test_scores_belong_to_their_group_size_in_any_order_of_sizes(tmp_path: Path) -> None:
     """Given as [4, 1], larger groups must still stand out more: they did not, and single records were slandered."""
     spec = spec_of(tmp_path, "threat_model.group_size=[4, 1]")
@@ -146,7 +147,7 @@ def train_with(spec: Spec, change: Callable[[TrainingJob], TrainingJob], update:
             native.train_with(job, parts if update is None else replace(parts, update=update))
 
     prepared = prepare(spec, load_catalog())
-    inputs = prepared.audit.trial_inputs(spec)
+    inputs = prepared.trial_inputs()
     context = RunContext(prepared, load_catalog(), inputs, device="cpu")
     context.__dict__["trainer"] = Broken()
     return list(prepared.audit.trials(inputs, context, [0]))
@@ -202,7 +203,7 @@ def share_of_right_guesses(trials: list, size: int) -> float:
     return right / total
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_white_box_attack_sees_planted_records_and_groups_better(tmp_path: Path, kind: str) -> None:
     """60 coins a size: guessing blindly, 60% are right once in 15 times, 75% once in 3 * 10^4 times."""
@@ -217,7 +218,7 @@ def test_the_white_box_attack_sees_planted_records_and_groups_better(tmp_path: P
     assert [o for o in outcomes if isinstance(o, Finding) and o.bound == "lower"]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("score", ["loss", "loss-difference", "likelihood-ratio"])
 def test_final_models_show_groups_that_were_hardly_noised(tmp_path: Path, score: str) -> None:
     """40 or 80 coins and almost no noise: random guesses are 75% right with probability 10^-3."""
@@ -433,6 +434,7 @@ def test_runs_end_to_end(tmp_path: Path, canary: str, access: str) -> None:
     assert [t.evidence for t in trials_of(spec, *range(16))] == [t.evidence for t in trials]
 
 
+@pytest.mark.ci
 def test_scores_of_runs_follow_the_law_that_thresholds_rest_on(tmp_path: Path) -> None:
     """The number of 60 runs above the designed threshold is the expected one, within 4.5 standard errors."""
     overrides = (MANY, "threat_model.group_size=4", "claims.one.group_size=4", "data.records=20")

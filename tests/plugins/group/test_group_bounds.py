@@ -21,6 +21,7 @@ from support.specs import ON_CPU
 
 from dpspec.accounting import Interval, Mixture, PrivacyLoss, composed_rdp, gaussian
 from dpspec.contract import Claim, Finding, Series
+from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.registry.loader import load_catalog
@@ -71,6 +72,7 @@ def test_figure_1_at_noise_1(tmp_path: Path) -> None:
     assert series.rigor == "theorem"  # the baselines of Vadhan; without them the bounds are certified
 
 
+@pytest.mark.ci
 def test_figure_2_at_noise_2(tmp_path: Path) -> None:
     series = table(
         PAPERS / "ganesh-figure-2.yaml",
@@ -100,7 +102,8 @@ def test_baselines_are_no_part_of_a_trial() -> None:
     figure, noise = PAPERS / "ganesh-figure-1.yaml", "mechanism.noise_multiplier=1.0"
     plain, other = spec_at(figure, noise), spec_at(figure, noise, "mechanism.baselines=[]")
     assert plain.digest != other.digest
-    assert GroupAudit().trial_inputs(plain) == GroupAudit().trial_inputs(other)
+    catalog = load_catalog()
+    assert prepare(plain, catalog).trial_inputs() == prepare(other, catalog).trial_inputs()
 
 
 # --- delta against epsilon
@@ -111,6 +114,7 @@ def rows(series: Series) -> list[tuple[int, float, float, float]]:
     return list(zip(*(series.columns[name] for name in names), strict=True))
 
 
+@pytest.mark.ci
 def test_epsilon_falls_with_delta_and_rises_with_the_group(tmp_path: Path) -> None:
     found = rows(profile(tmp_path))
     by_size = {size: list(group) for size, group in itertools.groupby(found, key=lambda row: row[0])}
@@ -227,6 +231,7 @@ def test_no_smaller_mu_holds_for_all_deltas_of_a_sampled_step() -> None:
     assert 0.3 * mu < of("mu", "lower", findings) < mu  # deltas stop at 1e-4
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("fpr", [1e-6, 0.01, 0.4])
 def test_rates_are_those_of_the_best_test_of_one_step(size: int, fpr: float) -> None:

@@ -26,6 +26,7 @@ def divergence(k: int, rate: float, sigma: float, order: float, direction: str) 
     return math.log(float(np.sum(np.exp(order * first + (1.0 - order) * second))) * (z[1] - z[0])) / (order - 1.0)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize("seed", range(10))
 def test_divergences_agree_with_a_plain_grid(direction: str, seed: int) -> None:

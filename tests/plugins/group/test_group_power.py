@@ -248,6 +248,7 @@ def test_the_law_by_counting_steps(steps: list[int], every: int) -> None:
     assert found.std == 0.0
 
 
+@pytest.mark.ci
 def test_what_is_hidden_shows_less_and_still_conforms(tmp_path: Path) -> None:
     """Mu is 3, or 3 / 5 if one of five steps has the record: bounds are below, and lower for the second."""
     shown = []

@@ -16,6 +16,7 @@ FINAL, SHADOW = "threat_model.access=final-model", "audit.score=shadow"
 SHUFFLED = "mechanism.sampling={scheme: shuffled, batch_size: 10}"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -59,6 +59,7 @@ def proof(name: str, epsilon: float, more: str = "") -> str:
     return f"id: {name}, kind: approx-dp, epsilon: {epsilon}, delta: 1e-5{more}"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("scheme", "sizes", "stated", "verdicts", "upper", "lower", "source"),
     [
@@ -260,6 +261,7 @@ def two_rates(coins: torch.Tensor) -> torch.Tensor:
 LONG = "mechanism.steps=200"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("scheme", "name", "fault"),
     [

@@ -198,7 +198,7 @@ def test_an_unclaimed_size_is_refused(tmp_path: Path) -> None:
 
 def key_of(spec: Spec) -> str:
     prepared = prepare(spec, CATALOG)
-    inputs = prepared.audit.trial_inputs(spec)
+    inputs = prepared.trial_inputs()
     return TrialKeys(inputs, prepared.facts, prepared.revisions).of((0,), 0)
 
 

@@ -100,6 +100,7 @@ def test_stored_trials_and_limits_do_not_change_the_result(tmp_path, stopped):
     assert values_of(audited(tmp_path, store="c").audits[0]) == values_of(once)
 
 
+@pytest.mark.ci
 def test_proved_claims_are_tested_to_the_end(tmp_path: Path) -> None:
     audit = audited(tmp_path, "audit.runs=48", "claims.four.epsilon=40", "claims.four.expect=proved").audits[0]
     assert [v.verdict for v in audit.verdicts] == ["proved", "proved"]

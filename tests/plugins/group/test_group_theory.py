@@ -283,6 +283,7 @@ def test_infinite_epsilon_without_noise(sampling, direction, delta, lower):
         assert (epsilon.lower, epsilon.upper) == (lower, math.inf)
 
 
+@pytest.mark.ci
 def test_the_interval_of_truncated_batches_is_above_poisson_sampling_and_below_replacement() -> None:
     capped = phase({"scheme": "truncated-poisson", "rate": 0.1, "max_batch": 35}, 1.0, 50)
     plain = phase({"scheme": "poisson", "rate": 0.1}, 1.0, 50)

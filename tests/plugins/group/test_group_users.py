@@ -205,6 +205,7 @@ def test_trials_of_users_are_those_of_groups(tmp_path: Path) -> None:
     assert power.method.endswith("1500 canary groups of 4; a group is one user with 4 records")
 
 
+@pytest.mark.ci
 def test_a_table_of_users_is_bounded_attacked_and_judged(tmp_path: Path) -> None:
     result = dpspec.run(VISITS, store=tmp_path / "store", device="cpu")
     (audit,) = result.audits

@@ -45,6 +45,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
 # --- transcripts: the other drawn records are known
 
 
+@pytest.mark.ci
 def test_bounds_cover_a_transcript_and_the_attack_is_about_it_alone(tmp_path: Path) -> None:
     stated = (
         "{id: told, kind: approx-dp, epsilon: 200.0, delta: 1e-5}",

@@ -57,7 +57,7 @@ def spec(**blocks: Any):
 
 def weights(one: Any) -> dict[str, torch.Tensor]:
     made = prepare(one, CATALOG)
-    context = RunContext(made, CATALOG, made.audit.trial_inputs(made.spec), device="cpu")
+    context = RunContext(made, CATALOG, made.trial_inputs(), device="cpu")
     return context.model.build(context.seed(0, "model")).state_dict()
 
 
@@ -81,6 +81,7 @@ def test_a_final_model_depends_on_one_record(tmp_path: Path) -> None:
     assert verify(result, CATALOG, directory=".") == ()
 
 
+@pytest.mark.ci
 def test_weights_follow_from_the_records_alone() -> None:
     """Weights do not depend on coins, canaries, seeds, noise or the number of runs."""
     first = weights(spec())
@@ -98,7 +99,7 @@ def test_weights_follow_from_the_records_alone() -> None:
 
 def test_they_are_part_of_what_a_trial_is() -> None:
     chosen, drawn = (prepare(one, CATALOG) for one in (spec(), spec(model={"kind": "linear"})))
-    assert chosen.audit.trial_inputs(chosen.spec) != drawn.audit.trial_inputs(drawn.spec)
+    assert chosen.trial_inputs() != drawn.trial_inputs()
     assert chosen.facts.initial_weights is None
 
 
@@ -116,6 +117,7 @@ def test_what_speaks_of_other_weights_is_refused(blocks: dict[str, Any], path: t
         spec(model={"kind": "linear", "initial": "worst"})
 
 
+@pytest.mark.ci
 def test_mu_of_many_runs_says_what_it_is() -> None:
     (finding,) = mu_of_runs(spec(), 40, 1, "0" * 50 + "1" * 50)
     assert (finding.quantity, finding.bound, finding.rigor) == ("mu", "lower", "statistical")

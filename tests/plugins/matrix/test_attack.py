@@ -66,6 +66,7 @@ def inputs(mechanism: dps.FrozenMap) -> dps.FrozenMap:
     return dps.freeze({"mechanism": mechanism, "training": {"learning_rate": 0.5, "reduction": "sum"}})  # type: ignore[return-value]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scheme", ["single", "cyclic", "min-separation", "random-allocation", "balls-in-bins"])
 @pytest.mark.parametrize("encoder", [{"kind": "tree"}, {"kind": "buffers", "weights": [0.4], "decays": [0.5]}])
 def test_executed_neighbors_differ_by_the_declared_steps(scheme: str, encoder: dict[str, Any]) -> None:
@@ -142,12 +143,13 @@ class WrongRate(Correlated):
         super().train(replace(job, phases=[options.replace(participation=wrong)]))  # type: ignore[attr-defined]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("scheme", ["cyclic", "cyclic-poisson", "random-allocation", "balls-in-bins"])
 def test_records_outside_their_steps_are_counted(scheme: str) -> None:
     assert checks(block(scheme), WrongPlaces())["sampling places"] == 0.0
 
 
+@pytest.mark.ci
 def test_another_rate_deviates() -> None:
     outcome = checks(block("cyclic-poisson"), WrongRate())
     assert outcome["sampling places"] == 1.0

@@ -15,10 +15,11 @@ from support.modelmix_densities import FIGURE, log_density_of_sum, loss_of_pair,
 from dpspec.accounting import Discrete, PrivacyLoss
 from dpspec.contract import Finding
 from dpspec.contract.results import AuditResult
-from dpspec_modelmix import published, theory
+from dpspec_modelmix import theory
 from dpspec_modelmix.attack import log_laplace_density
 from dpspec_modelmix.options import Segment
 from dpspec_modelmix.training import Absolute
+from dpspec_papers import modelmix as printed_modelmix
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_figure_3_at_integer_orders(ratio: float, p: int, order: int, epsilon: f
 
 @pytest.mark.parametrize(("ratio", "epsilon"), [(0.075, 57.781126), (0.15, 40.418588), (0.3, 31.726001)])
 def test_figure_3_at_fractional_orders(ratio: float, epsilon: float) -> None:
-    found = published.real_epsilon([FIGURE[ratio, 1]], 1e-5)
+    found = theory.real_epsilon([FIGURE[ratio, 1]], 1e-5)
     assert found.epsilon == pytest.approx(epsilon, rel=6e-8)
     assert found.order == 1.5
 
@@ -52,7 +53,7 @@ def test_figure_3_at_fractional_orders(ratio: float, epsilon: float) -> None:
 def test_baselines() -> None:
     segment = FIGURE[0.3, 100]
     assert theory.gaussian_epsilon([segment], 1e-5).epsilon == pytest.approx(2536.0387, rel=6e-8)
-    assert published.real_epsilon(theory.without_mixing([segment]), 1e-5).epsilon == pytest.approx(198.76623, rel=6e-8)
+    assert theory.real_epsilon(theory.without_mixing([segment]), 1e-5).epsilon == pytest.approx(198.76623, rel=6e-8)
     matched = [
         theory.gaussian_epsilon(theory.variance_matched([FIGURE[r, 1]]), 1e-5).epsilon for r in (0.075, 0.15, 0.3)
     ]
@@ -110,7 +111,7 @@ def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> 
         ends = [side * half + away for side in (-1, 1) for away in (-4, 0, 4)]
         ends += [-half - 11, half + 11, half + 11 + order * s]
         exact = float(mp.log(mp.quad(integrand, sorted(ends))) / (order - 1))
-    (found,) = published.real_step_rdp([order], Segment(1, q, s, t))
+    (found,) = theory.real_step_rdp([order], Segment(1, q, s, t))
     assert found == pytest.approx(exact, rel=1e-9)
     if order == int(order):
         assert theory.step_rdp((int(order),), Segment(1, q, s, t))[0] == pytest.approx(exact, rel=1e-9)
@@ -123,7 +124,7 @@ def test_the_one_hot_gradient_is_the_worst_of_those_looked_at() -> None:
 
 def test_what_means_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="p = 1"):
-        published.real_step_rdp([1.5], Segment(1, 0.1, 1.0, 1.0, 4))
+        theory.real_step_rdp([1.5], Segment(1, 0.1, 1.0, 1.0, 4))
     with pytest.raises(ValueError, match="Gaussian"):
         theory.step_rdp((2,), segment(1, 1.0, 5.0))
 
@@ -147,20 +148,24 @@ def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> Priva
 
 
 def test_laplace() -> None:
-    one, as_printed = theory.cut_moments(0.05, 200.0, math.log(200.0)), published.printed_moments(1.0, 0.05, 200.0)
+    one, as_printed = (
+        theory.cut_moments(0.05, 200.0, math.log(200.0)),
+        printed_modelmix.printed_moments(1.0, 0.05, 200.0),
+    )
     assert as_printed is not None
     assert as_printed.mean == pytest.approx(1.4930004e-4, rel=6e-8)
     assert one.mean == pytest.approx(1.4930045e-4, rel=6e-8)
     assert one.second == pytest.approx(1.4559945e-4, rel=6e-8)
     assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.1822067, rel=6e-8)
-    assert published.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
-    large, printed = theory.cut_moments(1.0, 100.0, math.log(100.0)), published.printed_moments(1.0, 1.0, 100.0)
+    assert printed_modelmix.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
+    large, printed = theory.cut_moments(1.0, 100.0, math.log(100.0)), printed_modelmix.printed_moments(1.0, 1.0, 100.0)
     assert (large.mean, large.second) == (pytest.approx(0.19270012, rel=6e-8), pytest.approx(0.11217796, rel=6e-8))
     assert printed is not None
     assert printed.mean == pytest.approx(0.19266874, rel=6e-8)
-    assert published.printed_moments(1.0, 1.0, 3.0) is None
+    assert printed_modelmix.printed_moments(1.0, 1.0, 3.0) is None
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("cut", [0.3, 1.0, 3.0, 10.0, 24.0])
 @pytest.mark.parametrize(("loss", "width"), [(0.05, 50.0), (1.0, 50.0), (3.0, 60.0)])
 def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> None:
@@ -207,7 +212,7 @@ def test_a_better_cut_and_the_printed_total() -> None:
     assert theory.freedman_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(1.62768, abs=5e-6)
     assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.18221, abs=5e-6)
     # Freedman's linear term has epsilon_0, the printed one its square, which is too small below 1.
-    assert published.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
+    assert printed_modelmix.printed_total(1000, one, 1e-5) == pytest.approx(1.99164, abs=5e-6)
     assert certified(1000, 0.05, 200.0).epsilon(1e-5).upper == pytest.approx(0.4838, abs=5e-5)
 
 
@@ -292,6 +297,7 @@ def test_an_audit_with_laplace_noise(tmp_path: Path) -> None:
     assert audit.conformance.status == "no-deviation-found"
 
 
+@pytest.mark.ci
 def test_what_laplace_noise_loses_falls_back_to_plain_noise(tmp_path: Path) -> None:
     audit = audit_of(tmp_path, "mechanism.mixing={threshold: 2.0, weights: shared}", "claims.mixed.expect=open")
     methods = {f.method for f in audit.findings if f.bound == "upper" and f.quantity == "epsilon"}
@@ -309,7 +315,10 @@ def test_a_step_that_loses_out_of_range_adds_up() -> None:
         (interval,) = theory.plain_epsilons(segments, [1e-5])
         assert 0.9 * total <= interval.upper <= 1.01 * total
     # The printed formula has a value where the corrected exponent is out of range.
-    printed, corrected = published.printed_moments(1.0 / 12.0, 1.0, 2.0), theory.cut_moments(12.0, 24.0, math.log(2.0))
+    printed, corrected = (
+        printed_modelmix.printed_moments(1.0 / 12.0, 1.0, 2.0),
+        theory.cut_moments(12.0, 24.0, math.log(2.0)),
+    )
     assert printed is not None
     assert math.isfinite(printed.mean)
     assert corrected.mean > printed.mean > 0.0

@@ -252,7 +252,7 @@ def trial_of(folder: Path, watch: Watch, overrides: tuple[str, ...] = (), *, kep
     folder.mkdir(exist_ok=True)
     spec = spec_of(folder, "mechanism.steps=12", *overrides)
     prepared = prepare(spec, load_catalog())
-    inputs = prepared.audit.trial_inputs(spec)
+    inputs = prepared.trial_inputs()
 
     class Context(RunContext):
         def resumable(self, index: int) -> Resumable | None:
@@ -271,7 +271,7 @@ def assert_same(first: Trial, second: Trial) -> None:
         assert np.array_equal(array, second.arrays[name]), name
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_trial_ends_as_one_that_never_stopped(tmp_path: Path, kind: str) -> None:
     whole = trial_of(tmp_path / "whole", Watch(), KINDS[kind], kept=False)
@@ -283,6 +283,7 @@ def test_a_killed_trial_ends_as_one_that_never_stopped(tmp_path: Path, kind: str
     assert [done for what, done in watch.seen if what == "training"] == [7, 8, 9, 10, 11, 12]
 
 
+@pytest.mark.ci
 def test_killed_in_a_twin(tmp_path: Path) -> None:
     whole = trial_of(tmp_path / "whole", Watch(), kept=False)
     with pytest.raises(MemoryError):

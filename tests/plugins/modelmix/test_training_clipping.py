@@ -15,7 +15,7 @@ from dpspec.engine.preparing.context import RunContext
 from dpspec.engine.preparing.prepare import prepare
 from dpspec.registry.loader import load_catalog
 from dpspec.training.gradients.persample import Clipper, FlatModel
-from dpspec_modelmix import ModelMixAudit, published, theory
+from dpspec_modelmix import ModelMixAudit, theory
 from dpspec_modelmix.options import Embedding, PhaseOptions, Segment, segments_of
 from dpspec_modelmix.training import TwoParts, WrittenOut
 
@@ -58,7 +58,7 @@ def test_the_truth_of_both_parts_lies_below_the_bound() -> None:
     )
     assert theory.without_mixing([Segment(1, 1.0, 3.0, 2.0, embedded=4.0)])[0].effect == 5.0
     with pytest.raises(ValueError, match="p = 1"):
-        published.real_step_rdp([1.5], alone)
+        theory.real_step_rdp([1.5], alone)
 
 
 def rule(*, floor: bool, clip: float = 0.7, dimension: int = 6) -> Embedding:
@@ -146,7 +146,7 @@ audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 20}, tw
 
 def bounds_of(spec: Spec) -> list[Finding]:
     prepared = prepare(spec, load_catalog())
-    context = RunContext(prepared, load_catalog(), prepared.audit.trial_inputs(spec), device="cpu")
+    context = RunContext(prepared, load_catalog(), prepared.trial_inputs(), device="cpu")
     return [f for f in ModelMixAudit().bound(spec, context) if isinstance(f, Finding)]
 
 

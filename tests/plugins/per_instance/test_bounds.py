@@ -12,7 +12,8 @@ from support import per_instance_brute as brute
 from support.per_instance_brute import Chain, chain_bound, discrete, integer_divergence, largest_mean_change
 
 from dpspec.contract import FrozenMap
-from dpspec_per_instance import bounds, findings, statements
+from dpspec_papers import per_instance as printed_statements
+from dpspec_per_instance import bounds, findings
 from dpspec_per_instance.bounds import Composer, StepTable, entropic_mean, exponents, step_divergence
 from dpspec_per_instance.findings import above, quantile_place
 
@@ -31,7 +32,7 @@ def mechanism(**changes):
     return FrozenMap({**MECHANISM, **changes})
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("direction", ["present-first", "absent-first"])
 @pytest.mark.parametrize(("rate", "sigma"), [(0.05, 0.8665), (128 / 60000, 0.469), (0.5, 3.0), (1.0, 2.0)])
 def test_the_table_is_never_below_the_formula_and_hardly_above(direction, rate, sigma):
@@ -96,6 +97,7 @@ def test_a_saturated_record_is_never_below_the_data_independent_value(direction)
             assert np.all(total.confidence_upper >= composer.baseline(order) * (1 - 1e-12))
 
 
+@pytest.mark.ci
 def test_steps_between_observations_are_filled_in():
     """Estimates: as at the last observation. Confidence bounds: saturated."""
     dense, sparse = (Composer(mechanism(composition={"observe_every": n}), "present-first") for n in (1, 10))
@@ -353,19 +355,19 @@ def test_counts_of_fact_3_5():
         ((2, 0.2, 0.41, 0.1, 0.05), 24.837606, 84691.249),
         ((8, 0.05, 0.11, 0.1, 0.05), 17.32861, 443799.66),
     ):
-        as_printed, hoeffding = statements.fact_3_5(*arguments)
+        as_printed, hoeffding = printed_statements.fact_3_5(*arguments)
         assert as_printed == pytest.approx(printed, rel=2e-6)
         assert hoeffding == pytest.approx(right, rel=NEAR)
-    assert statements.FACT_PRINTED.refuted
+    assert printed_statements.FACT_PRINTED.refuted
 
 
 def test_unlearning_without_retraining():
     """R17: the proof's constant; the printed one is undefined at 2."""
-    assert statements.unlearned(2, 2, [0.4, 0.3]) == pytest.approx(0.85)
-    assert statements.unlearned(3, 2, [0.4, 0.3]) == pytest.approx(0.775)
-    assert statements.unlearned(3, 2, [0.4, 0.3], printed=True) == pytest.approx(1.0)
-    assert statements.NPIU_PRINTED.refuted
-    assert statements.unlearned(3, 1, [0.4]) == pytest.approx(0.4)
+    assert printed_statements.unlearned(2, 2, [0.4, 0.3]) == pytest.approx(0.85)
+    assert printed_statements.unlearned(3, 2, [0.4, 0.3]) == pytest.approx(0.775)
+    assert printed_statements.unlearned(3, 2, [0.4, 0.3], printed=True) == pytest.approx(1.0)
+    assert printed_statements.NPIU_PRINTED.refuted
+    assert printed_statements.unlearned(3, 1, [0.4]) == pytest.approx(0.4)
 
 
 def test_the_weak_triangle_inequality_holds_for_gaussians():
@@ -375,7 +377,7 @@ def test_the_weak_triangle_inequality_holds_for_gaussians():
         order = float(rng.uniform(1.1, 9))
         whole = order * (x - y) ** 2 / 2
         terms = [(2 * order - 1) * (z - y) ** 2 / 2, 2 * order * (x - z) ** 2 / 2]
-        steps = float(statements.unlearned(order, 2, terms))
+        steps = float(printed_statements.unlearned(order, 2, terms))
         assert whole <= steps * (1 + 1e-12)
 
 

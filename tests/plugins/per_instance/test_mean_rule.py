@@ -11,6 +11,7 @@ from dpspec_per_instance.mean_rule import plug_in
 TWO_D = ((0.6, 0.2), (-0.3, 0.5))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("others", "record", "q", "rule", "sigma", "order", "largest", "theorem_3_2", "add", "tuples_add", "remove",
      "tuples_remove", "same"),

@@ -196,6 +196,7 @@ def test_a_result_that_names_records_by_why_they_were_chosen_is_read_back(both) 
     assert "the record 'most exposed 1'" in " ".join(render(read, internal=True).split())
 
 
+@pytest.mark.ci
 def test_quantiles_of_few_records_are_as_sensitive_as_records(both, tmp_path: Path) -> None:
     """Nothing about four records is an aggregate. Ten records of public data are one."""
     audit, store, _ = both

@@ -252,7 +252,7 @@ def test_a_shared_out_result_can_be_verified(folder: Path, shared: AuditResult) 
 def test_sharing_out_changes_keys_and_no_seed(folder: Path) -> None:
     catalog = load_catalog()
     plain, shared = (prepare(loaded(folder, *overrides), catalog) for overrides in ((), (SHARED,)))
-    inputs = [p.audit.trial_inputs(p.spec) for p in (plain, shared)]
+    inputs = [p.trial_inputs() for p in (plain, shared)]
     assert "split" not in inputs[0]
     assert "shard_records" not in inputs[0]["audit"]
     assert {key: value for key, value in inputs[1].items() if key != "split"} == dict(inputs[0].items())

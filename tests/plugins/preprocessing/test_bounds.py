@@ -84,6 +84,7 @@ def test_constants_of_a_loss_are_those_of_the_clipped_records(loss: str, kind: s
     assert Private.of(private).mechanism(10) == Private.of(private).mechanism(10, 0.2)
 
 
+@pytest.mark.ci
 def test_every_step_of_a_chain_decides_the_radius_of_the_records() -> None:
     """Scaled to norm 12 and then projected, one record moved the query by 22.6 where 4 were proved of all records."""
     chain = ({"scale": "standard", "clip": 12.0}, {"pca": 2})

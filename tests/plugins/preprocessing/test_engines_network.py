@@ -47,7 +47,7 @@ def network(tmp_path: Path, kind: str) -> NetworkEngine:
     return NetworkEngine(private=m, training=spec.training.options, context=context)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.usefixtures("claimed_deltas_alone")
 @pytest.mark.parametrize(
     ("kind", "block"),

@@ -22,11 +22,11 @@ from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.testing import MechanismSuite, increasing
+from dpspec_papers.preprocessing import epsilon_by
 from dpspec_preprocessing.attack import check_trials
 from dpspec_preprocessing.engines import LinearEngine, NoiseTally, score_output
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.private import GRADIENT, QUERIES, Private, PrivateMechanism, repaired_divergence
-from dpspec_preprocessing.tables import epsilon_by
 
 SPECS = Path(__file__).parents[3] / "specs"
 
@@ -296,6 +296,7 @@ def test_figure_2_has_three_panels(tmp_path: Path) -> None:
     assert third[6]["group privacy"] > 1e6 * third[6]["repaired"]
 
 
+@pytest.mark.ci
 def test_table_2_in_all_modes(tmp_path: Path) -> None:
     audit = ran(SPECS / "papers" / "preprocessing-table-2.yaml", tmp_path)
     assert all(v.expected for v in audit.verdicts)
@@ -315,6 +316,7 @@ class TestPreprocessing(MechanismSuite):
     }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("clip", "private", "expected", "origin"),
     [

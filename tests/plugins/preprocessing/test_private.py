@@ -11,6 +11,13 @@ from support.preprocessing_steps import apply_step, count_in_balls
 
 from dpspec.accounting import gaussian as gdp
 from dpspec.accounting import sampled_gaussian_integer_rdp
+from dpspec_papers.preprocessing import (
+    largest_sampled_order,
+    pca_printed,
+    printed_rdp,
+    table_2_divergence,
+    theorem_2_divergence,
+)
 from dpspec_preprocessing import bounds, sensitivity, steps
 from dpspec_preprocessing.private import (
     PrivateMechanism,
@@ -25,13 +32,6 @@ from dpspec_preprocessing.private import (
     srdp_slope,
 )
 from dpspec_preprocessing.sensitivity import Sensitivity, read_step, refusal_probability, threshold
-from dpspec_preprocessing.tables import (
-    largest_sampled_order,
-    pca_printed,
-    printed_rdp,
-    table_2_divergence,
-    theorem_2_divergence,
-)
 
 GAUSSIAN, GD, LAPLACE = "gaussian", "dp-gd", "laplace"
 

@@ -31,6 +31,7 @@ TRIPLES = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", TRIPLES)
 @pytest.mark.parametrize(("rate", "effect", "order"), [(0.01, 1.0, 2), (0.05, 0.4, 4), (0.2, 0.8, 3), (0.02, 1.5, 2)])
 def test_gradients_in_every_direction_keep_the_curve(name: str, rate: float, effect: float, order: int) -> None:

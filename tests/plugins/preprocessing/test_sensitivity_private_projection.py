@@ -50,6 +50,7 @@ def test_no_replaced_record_moves_the_second_moments_more(radius: float) -> None
     assert np.linalg.norm(steps.moment_coordinates(attained)) == pytest.approx(limit, rel=1e-14)
 
 
+@pytest.mark.ci
 def test_the_released_matrix_is_gaussian_at_the_declared_mu() -> None:
     """Executed on two neighbours: equal noise in every direction, and means that differ by mu standard deviations."""
     step, random, runs = read_step({"dp-pca": 1, "eps_noise": 0.8}), np.random.default_rng(1), 2500

@@ -10,11 +10,11 @@ import torch
 from support.preprocessing_steps import count_in_balls
 
 from dpspec.contract import DataError, FrozenMap
+from dpspec_papers.preprocessing import pca_printed
 from dpspec_preprocessing import sensitivity, steps
 from dpspec_preprocessing.options import Declaration
 from dpspec_preprocessing.sensitivity import read_step
 from dpspec_preprocessing.steps import Products, Tree
-from dpspec_preprocessing.tables import pca_printed
 
 Rows = npt.NDArray[np.float64]
 
@@ -42,6 +42,7 @@ def by_definition(x: Rows, eta: float) -> tuple[list[bool], list[int], int]:
     return centres.tolist(), representative.tolist(), int(near[centres].sum(axis=1).max(initial=1))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("features", [1, 3, 15, 16, 40])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("eta", [0.0, 0.05, 0.1, 0.2])

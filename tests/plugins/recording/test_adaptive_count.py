@@ -75,7 +75,7 @@ def of_a_record(optimizer: Any) -> None:
     optimizer.max_grad_norm = 0.5 + float(optimizer.sample_size % 7) / 10.0
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("method", "change", "test"),
     [("add_noise", other_count, COUNT_NOISE.title), ("update_max_grad_norm", of_a_record, NEXT_NORM.title)],
@@ -86,6 +86,7 @@ def test_other_counts_and_clip_norms_deviate(method, change, test, tmp_path):
     assert any(name.startswith(test) for name in found.rejected)
 
 
+@pytest.mark.ci
 def test_a_changed_constant_of_the_adaptation_leaves_the_claim_open(tmp_path: Path) -> None:
     def script(training: Training) -> None:
         training.train()

@@ -112,6 +112,7 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     assert (end.updates, end.optimizer) == (None, "LoopUpdate")
 
 
+@pytest.mark.ci
 def test_updates_of_optax_are_repeated(optax: Any, tmp_path: Path) -> None:
     found = loop(tmp_path / "run", optax.momentum(0.1))
     assert found.status == ("proved", "no-deviation-found")
@@ -138,6 +139,7 @@ def test_faults_of_a_loop_of_arrays_are_found(fault: str, decay: float, words: s
     assert any(words in one.test for one in found.checks if rejected(one, len(found.checks)))
 
 
+@pytest.mark.ci
 def test_an_optimizer_with_code_of_the_script_is_an_assumption(optax: Any, tmp_path: Path) -> None:
     found = loop(tmp_path / "run", optax.momentum(lambda count: 0.1 / (1.0 + count)))
     assert found.verdict == "proved"

@@ -102,7 +102,7 @@ def test_steps_at_which_a_mistake_is_likely_are_audited(script, given, audited, 
     assert count in (audited, audited + 1, audited + 2)  # a batch may be small
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("audit", "words"), [(1.0, "all 20 steps audited"), (1e-12, "steps audited: 20 wrong")])
 def test_the_report_states_the_power(audit: float, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,7 @@ def test_means_have_gradients_that_fall_with_the_batch_size(name: str) -> None:
     assert 0.0 < found.sum_moved <= 1.0 + 1e-6
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_losses_have_other_powers_of_the_batch_size(name: str) -> None:
     given, power = OTHERS[name]
@@ -145,6 +146,7 @@ def test_short_runs_with_another_reduction_are_not_proved(given, declared, physi
     assert f"as if the loss were a {given} over the batch" in found.reason
 
 
+@pytest.mark.ci
 def test_a_loss_that_no_replay_tests_is_asked(tmp_path: Path) -> None:
     recorded(tmp_path / "run", reduction="sum", noise=4.0, epochs=1)
     found = checked(rebuilt(tmp_path / "run", tmp_path / "other", end={"sizes": None}), epsilon=9.0)

@@ -96,6 +96,7 @@ def test_random_tokens_are_uniform_over_the_ids_of_the_data():
         assert one.targets.max() < USED
 
 
+@pytest.mark.ci
 def test_included_and_omitted_canaries_have_one_distribution():
     """Over seeds, neither the token nor the prefix of a canary depends on its inclusion bit."""
     tokens: dict[int, list[int]] = {0: [], 1: []}
@@ -248,6 +249,7 @@ def test_new_tokens_show_more_than_random_ones_and_no_more_than_the_schedule(tmp
     assert "the canaries extend the model's vocabulary by 400 ids" in page
 
 
+@pytest.mark.ci
 def test_copies_are_a_group_and_their_bound_one_of_its_size(tmp_path, capsys):
     planted = dpspec.plant(next_ids(60), records=repeated(60), copies=4, seed=3)
     train(tmp_path / "run", planted, noise=2.0)

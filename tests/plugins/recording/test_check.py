@@ -2,6 +2,7 @@
 
 import json
 import re
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
 from dpspec.contract.results import UNKNOWN, Result
 from dpspec.errors import SpecError, UsageError
+from dpspec_recording.judge import check
 from dpspec_recording.judge.channels import CHANNELS, assumes, channels, complete
 from dpspec_recording.judge.check import document_of
 from dpspec_recording.judge.conditions import channel_of
@@ -93,7 +95,7 @@ RECORDINGS: dict[str, tuple[Callable[[Path], None], Any, str, str]] = {
 QUICK = ("sound", "shuffled, claimed as Poisson", "wrong optimizer", "incomplete")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.ci) for name in RECORDINGS]
 )
@@ -136,6 +138,7 @@ def sound(recordings: Recordings) -> Path:
     return recordings["flat"]
 
 
+@pytest.mark.ci
 def test_a_result_says_what_the_user_assumes_and_declares_public(sound: Path) -> None:
     question = Question(epsilon=9.0, adjacency="add-remove", assume=("released-model",), public=("rate", "divisor"))
     found = check_run(sound, question)
@@ -151,6 +154,7 @@ def test_nothing_claimed_is_neither_proved_nor_refuted(adjacency: str, sound: Pa
     assert uppers == [{"delta": 1e-6, "group_size": 1}, {"delta": 1e-6, "group_size": 3}]
 
 
+@pytest.mark.ci
 def test_adam_keeps_the_lower_end_from_refuting(recordings: Recordings) -> None:
     """All iterates of Adam may show less than all noisy sums."""
     found = check_run(recordings["adamw"], Question(epsilon=1.0))
@@ -238,8 +242,11 @@ def test_the_headline_has_the_number(sound: Path, capsys: pytest.CaptureFixture[
     assert main(["check", str(sound), "--epsilon", "9", "-v"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert all(f"{one.name} {one.status} " in text for one in found.channels)
+    assert main(["check", str(sound), "--epsilon", "9", "-q"]) == 0
+    assert capsys.readouterr().out == "1 audit, 1 claim: all as expected\n"
 
 
+@pytest.mark.ci
 def test_a_channel_that_ghost_clipping_leaves_open_can_be_assumed(recordings: Recordings) -> None:
     verdicts = {
         name: check_run(recordings["ghost by hand"], Question(delta=1e-5, epsilon=9.0, assume=name)).verdict
@@ -297,3 +304,11 @@ def test_several_group_sizes_are_those_of_the_command_line(tmp_path: Path, monke
     dpspec.check(tmp_path, epsilon=8, group_size=[8, 4])
     dpspec.check(tmp_path, epsilon=8, group_size=8)
     assert [claim.group_sizes for claim in asked] == [(8, 4, 1), (8, 1)]
+
+
+@pytest.mark.parametrize(("records", "delta"), [(None, 1e-5), (99_999, 1e-5), (100_000, 1e-6), (1_281_167, 1e-7)])
+def test_a_question_without_a_claim_has_a_delta_below_one_over_the_number_of_records(records, delta, monkeypatch):
+    header = types.SimpleNamespace(records=records)
+    monkeypatch.setattr(check, "open_run", lambda _: types.SimpleNamespace(header=header))
+    assert check.usual_delta(Path("run"), "zero-out") == delta
+    assert check.usual_delta(Path("run"), "add-remove") == 1e-5  # the number of records is not public

@@ -112,6 +112,7 @@ def test_figures_of_opacus_accountants_come_out_again(history):
     assert accountant_epsilon("own", history, DELTA) is None
 
 
+@pytest.mark.ci
 def test_a_noise_schedule_is_composed_step_by_step(tmp_path):
     found = recorded(tmp_path / "run", scheduled(lambda o: StepNoise(o, step_size=10, gamma=0.8)))
     phases = [(p.noise_multiplier, p.rate, p.steps) for p in found.phases]
@@ -142,6 +143,7 @@ def test_shuffled_batches_are_not_amplified(recordings):
     assert checked(recordings["shuffled"], adjacency="add-remove").costs[1].interval is None
 
 
+@pytest.mark.ci
 def test_steps_before_the_recording_leave_the_claim_open(tmp_path):
     found = recorded(tmp_path / "run", prepare=Training.train)
     assert found.status == ("open", "no-deviation-found")
@@ -216,6 +218,7 @@ def test_batches_of_another_loader_have_a_fix_in_words(tmp_path):
     assert found.audit.recording.faults[0].startswith("Iterate the loader that make_private returned")
 
 
+@pytest.mark.ci
 def test_a_second_optimizer_is_the_first_cause(tmp_path):
     def script(training):
         other = torch.optim.SGD(training.model.parameters(), lr=0.1)

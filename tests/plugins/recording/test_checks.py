@@ -47,7 +47,7 @@ def primed_sum(training: Training) -> None:
         training.private.step()
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "made"),
     [
@@ -81,7 +81,7 @@ def scaling_by_the_longest(self: Any) -> None:
 unscaled = DPOptimizer.clip_and_accumulate
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("clip", [scaling, scaling_by_the_longest])
 def test_another_clipping_moves_the_sum_too_far(clip, tmp_path, monkeypatch):
     monkeypatch.setattr(DPOptimizer, "clip_and_accumulate", clip)
@@ -124,7 +124,7 @@ def moved_once_in_a_later_pass(training: Training) -> None:
     assert passes > 5
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("script", [sharpness_aware, moved_once_in_a_later_pass])
 def test_gradients_at_other_parameters_deviate(script: Script, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", script)
@@ -159,13 +159,13 @@ def saving(training: Training) -> None:
     copy.deepcopy(training.model._module).eval()(torch.randn(3, 6))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("script", [averaged, saving])
 def test_evaluations_and_copies_conform(script: Script, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", script).conformance.status == "no-deviation-found"
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("added", [0.0, 0.05])
 @pytest.mark.parametrize("made", [{}, {"clipping": "ghost"}, {"reduction": "sum", "noise": 4.0}])
 def test_a_step_in_pieces_adds_nothing_to_the_noisy_sum(made: dict[str, Any], added: float, tmp_path: Path) -> None:
@@ -266,6 +266,7 @@ def late_hook(training: Training) -> None:
     training.train()
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("script", "clipping", "words"),
     [(plain_backward, "ghost", "without an observed clipping"), (late_hook, "flat", MEDDLED.title)],
@@ -276,6 +277,7 @@ def test_leaks_without_noise_deviate(script: Script, clipping: str, words: str, 
     assert words in " ".join(found.rejected)
 
 
+@pytest.mark.ci
 def test_an_optimizer_that_has_made_steps_before_leaves_the_claim_open(tmp_path: Path) -> None:
     def stepped(training: Training) -> None:
         training.train()

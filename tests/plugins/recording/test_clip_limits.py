@@ -138,7 +138,7 @@ def together(factor: float) -> Callable[[Training], None]:
     return change
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("made", "script"),
     [

@@ -242,6 +242,7 @@ def test_abstentions_have_reasons_and_leave_the_verdict(step, reason, tmp_path):
     assert confirmation in " ".join(run_page(found, 80).split())
 
 
+@pytest.mark.ci
 def test_replays_change_no_bit_of_a_training(tmp_path: Path) -> None:
     """Also not of a momentum optimizer, whose steps are in the trace, and the modes of torch end with the block."""
 

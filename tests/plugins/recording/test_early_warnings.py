@@ -30,6 +30,7 @@ def test_a_sound_training_gets_no_warning(made: dict[str, Any], tmp_path: Path) 
     assert warned(tmp_path / "run", **made) == []
 
 
+@pytest.mark.ci
 def test_a_shuffled_loader_beside_an_accountant_warns_once(tmp_path: Path) -> None:
     (text,) = warned(tmp_path / "run", poisson=False)
     assert "batches are shuffled" in text

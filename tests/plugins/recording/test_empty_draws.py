@@ -39,7 +39,7 @@ def recorded(folder: Path, training: Training, script: Script = Training.train) 
     return check_run(folder, ASKED)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "made",
     [{}, {"clipping": "ghost"}, {"physical": 8}, {"clipping": "per_layer"}, {"clipping": "ghost", "physical": 8}],
@@ -62,6 +62,7 @@ def test_the_option_leaves_no_bound_although_no_batch_was_empty(made: dict[str, 
     assert "rand_on_empty=True" in " ".join(found.cautions)
 
 
+@pytest.mark.ci
 def test_empty_batches_that_hardly_occur_are_charged_to_delta(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", Filled())
     assert found.verdict == "proved"

@@ -63,6 +63,7 @@ def ran(place: Path, **other: Any) -> tuple[int, dict[str, Any]]:
     return code, json.loads((place / "result.json").read_text())["audits"][0] if code in (0, 1) else {}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ["check", "spec"])
 def test_the_risk_of_a_recorded_run_is_that_of_its_whole_curve(kind: str, place: Path) -> None:
     """Oracle: the powers of the best tests of the composition, in the worse direction; one point allows far more."""
@@ -99,6 +100,7 @@ def test_a_run_that_is_not_the_declared_one_deviates(other: dict[str, Any], word
     assert [check["test"] for check in audit["checks"] if check["p_value"] == 0.0] == [f"{words}, exact"]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("more", "arguments", "code"),
     [
@@ -215,6 +217,7 @@ def test_what_a_recording_does_not_show_is_refused(was, becomes, words, place, c
     assert "missing-capability" not in out  # its help would contradict the first error
 
 
+@pytest.mark.ci
 def test_specs_and_differences_of_recorded_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "specs").mkdir()
     assert main(["new", "spec", "made", "--from", "run", "--in", "specs"]) == 0
@@ -229,7 +232,7 @@ def test_specs_and_differences_of_recorded_runs(place: Path, capsys: pytest.Capt
     assert main(["run", "specs/made.yaml", "--bounds-only", "--report", "json=third.json"]) == 1
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("noises", [(1.0,), (2.0, 1.0, 1.5)])
 def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -252,7 +255,7 @@ def test_the_spec_of_a_run_is_proved_at_what_the_run_costs(noises, tmp_path, mon
     assert cost <= verdict["claimed"] <= cost * 1.001
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("made", "words"),
     [
@@ -274,6 +277,7 @@ def test_a_mechanism_beside_a_run_makes_no_sense(tmp_path, monkeypatch, capsys):
     assert "remove --mechanism" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_the_spec_of_a_ghost_clipping_run_is_as_expected_at_once(recordings, tmp_path, monkeypatch):
     """Single contributions are not observed, so a proof needs the user's assumption that they are clipped."""
     monkeypatch.chdir(tmp_path)

@@ -93,6 +93,7 @@ def test_ghost_clipping_keeps_the_number_of_tokens(name: str) -> None:
     assert ghost(divisor).mixes_records
 
 
+@pytest.mark.family
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 @pytest.mark.parametrize("name", HONEST)

@@ -29,6 +29,7 @@ def test_a_generator_that_is_seeded_again_does_not(draws, ended, monkeypatch):
     assert torch.equal(continued_state(ended), ended.get_state())
 
 
+@pytest.mark.ci
 def test_other_seeds_have_no_kept_state(ended: torch.Generator) -> None:
     other = torch.Generator().manual_seed(1)
     assert torch.equal(continued_state(other), other.get_state())

@@ -141,6 +141,7 @@ def largest_ratio(model: GradSampleModuleFastGradientClipping, x: Tensor) -> flo
     return float((exact / norms).max())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", [*RIGHT, *WRONG])
 def test_layers_with_a_smaller_norm_than_autograd_are_named(name: str) -> None:
     torch.manual_seed(1)
@@ -187,6 +188,7 @@ class BagTraining(opacus_training.PrivateTraining):
         return check_run(self.folder, Question(delta=1e-5, epsilon=100.0))
 
 
+@pytest.mark.ci
 def test_ghost_clipping_of_a_named_layer_is_open(tmp_path: Path) -> None:
     run = BagTraining(tmp_path / "run", "ghost").checked()
     assert run.status == ("open", "no-deviation-found")
@@ -196,5 +198,6 @@ def test_ghost_clipping_of_a_named_layer_is_open(tmp_path: Path) -> None:
     assert check_run(tmp_path / "run", question).verdict == "proved"
 
 
+@pytest.mark.ci
 def test_gradients_of_single_records_are_proved(tmp_path: Path) -> None:
     assert BagTraining(tmp_path / "run", "hooks").checked().fine

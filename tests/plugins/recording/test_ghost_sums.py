@@ -219,7 +219,7 @@ def weighted(training: Training, x: Tensor, y: Tensor) -> None:
     (3.0 * training.criterion(training.model(x), y) + 1.0).backward()
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("step", [two_losses, weighted])
 def test_other_losses_are_clipped_by_their_own_norms(step: Any, tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", looped(step)).fine

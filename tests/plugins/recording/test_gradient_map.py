@@ -350,7 +350,7 @@ def test_a_hook_from_before_the_recording_passes_with_adaptive_clipping(tmp_path
     assert (status(found), found.verdict) == ("passes", "proved")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_a_public_divisor_of_sums_may_be_computed_from_the_records(tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", before_the_update(divided_by_the_mean_size), reduction="sum")
     assert "the divisor 30 may be" in found.assumption("data-independent-hyperparameters").text
@@ -384,7 +384,7 @@ def test_maps_in_the_update(change: Change, tmp_path: Path) -> None:
     assert not any("could not be recomputed" in one.text for one in found.assumptions)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_a_hook_that_no_comparison_covers_is_named(tmp_path: Path) -> None:
     """Nesterov's momentum for several tensors adds to gradients, so that changes by a hook are not compared."""
 
@@ -467,7 +467,7 @@ def features_of_the_batch(training: Any, batch: Any, kept: dict[str, Any]) -> No
 LEFT = ("sum", "noise of a layer", "a tiny coordinate")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("report_first", [True, False])
 @pytest.mark.parametrize(
     ("change", "leak", "expected"),
@@ -504,7 +504,7 @@ def loop_of_gradients(folder: Path, gradient: Callable[[int, Tensor, Tensor, Ten
     return folder
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("least", "most"), [(0.0, 6.3), (0.0, 0.2), (20.0, 1e9)])
 def test_a_layer_without_noise_at_some_lengths_of_its_sum_is_not_proved(
     least: float, most: float, tmp_path: Path
@@ -519,7 +519,7 @@ def test_a_layer_without_noise_at_some_lengths_of_its_sum_is_not_proved(
     assert not checked(loop_of_gradients(tmp_path / "run", gradient), epsilon=20.0).fine
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("factor", [1.0, 1.0005])
 def test_a_small_factor_of_the_steps_of_two_records_is_asked(factor: float, tmp_path: Path) -> None:
     """The noise of 92,002 coordinates has a length that shows a factor of 1.008: truth above 50, certified 4.7."""
@@ -533,7 +533,7 @@ def test_a_small_factor_of_the_steps_of_two_records_is_asked(factor: float, tmp_
     assert asks is (factor != 1.0)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_a_map_of_one_part_is_asked(tmp_path: Path) -> None:
     """A record may have chosen the part, as in one recording the steps."""
     training = Training(epochs=1).build()

@@ -113,7 +113,7 @@ def copied_back(step: int, to: int, how: str) -> Script:
     return script
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "script",
     [copied_back(9, 5, "vector"), copied_back(9, 1, "data"), copied_back(9, 8, "copy"), copied_back(20, 3, "copy")],
@@ -127,6 +127,7 @@ def test_copies_of_earlier_weights_deviate_by_their_name(script: Script, tmp_pat
     assert "clamping" not in advice_of(run)
 
 
+@pytest.mark.ci
 def test_the_weights_of_the_last_step_are_no_earlier_ones(tmp_path: Path) -> None:
     assert recorded(tmp_path / "run", copied_back(9, 9, "vector")).fine
 

@@ -95,6 +95,7 @@ def test_each_fact_that_may_be_unknown_is_required() -> None:
     assert nullable | {"noise", "rules"} == {*CHANNELS, *OF_OTHERS}
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("fact", CHANNELS)
 def test_a_missing_fact_leaves_its_channel_open(fact: str, sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "run")

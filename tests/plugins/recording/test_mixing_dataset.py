@@ -203,6 +203,7 @@ def test_records_that_depend_on_others_are_found(name: str) -> None:
     assert f"{found['read']} records that were read again" in MixingDataset.caution(found, RUN)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_datasets_get_no_caution(name: str) -> None:
     found = facts(HONEST[name]())

@@ -90,6 +90,7 @@ def test_a_collate_function_that_changes_each_record_alone_is_not(data, collate)
     assert np.random.get_state()[1].tolist() == before[2]
 
 
+@pytest.mark.ci
 def test_a_recorded_training_with_packed_texts_gets_the_caution(tmp_path):
     model = nn.Sequential(nn.Embedding(40, 4), nn.Linear(4, 40))
     engine = PrivacyEngine(accountant="rdp")

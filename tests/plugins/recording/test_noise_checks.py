@@ -106,7 +106,7 @@ def test_noise_that_is_in_the_gradients_is_found_there(divisor: float, after: bo
 FIRST, LAST = slice(0, 40), slice(40, 42)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("given", "measured", "words"),
     [
@@ -139,7 +139,7 @@ def test_noise_of_few_values_is_found_in_any_type(kind: torch.dtype, tmp_path: P
     assert "values rounded more coarsely than their type" in found.rejected
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("kind", "verdict"), [(torch.float64, "proved"), (torch.bfloat16, "open")])
 def test_gradients_that_are_rounded_coarsely_hide_what_is_missing(kind, verdict, tmp_path):
     """Half precision conforms, and whether a layer's noise is there is not known."""
@@ -159,7 +159,7 @@ def test_a_run_without_its_noise_is_never_proved(part: float, said: str, tmp_pat
     assert ("give optimizer=" if said == "no-optimizer" else "call run.summed") in found.assumption("loop-reports").text
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("without", "at", "reason"),
     [
@@ -204,7 +204,7 @@ def test_rounding_is_none_of_what_is_seen(size: int, seed: int) -> None:
     assert (compared.facts.steps, compared.facts.summed, compared.facts.different) == (12, 12, 0)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -73,7 +73,7 @@ def record_rounded_loop(folder: Path, scale: float, *, sums: bool) -> None:
             run.stepped()
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("scale", [1024.0, 1000.0, 2.0**17])
 def test_noise_that_is_rounded_with_its_sum_is_asked(tmp_path: Path, scale: float) -> None:
     record_rounded_loop(tmp_path / "run", scale, sums=True)

@@ -210,7 +210,7 @@ def rejected_noise(found: CheckedRun) -> list[str]:
     return [one.test for one in found.checks if one.assumption in names and one.p_value * len(found.checks) <= 1e-6]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_plain_loop_with_other_noise_deviates(attack: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
@@ -319,6 +319,7 @@ def rejected(checks: Sequence[Check], name: str) -> bool:
     return any(check.test == name and check.p_value <= REJECTED for check in checks)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("cut", "steps", "found"), [(3.0, 10, True), (4.0, 100, True), (4.5, 100, False)])
 def test_a_cut_is_found_in_many_numbers(cut: float, steps: int, found: bool) -> None:
     """Of 10^4 numbers 27 exceed 3 standard deviations, of 3 * 10^5 numbers 19 exceed 4, and 2 exceed 4.5."""
@@ -411,6 +412,7 @@ def returning(change: Callable[[Tensor], Tensor]) -> Callable[[int, Tensor, dict
     return noise
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     "noise",
@@ -432,6 +434,7 @@ def test_numbers_that_return_in_later_steps_are_found(
     assert rejected(watched([(2100,)], 70, lambda step: noise(step, torch.randn(2100), kept)), POOLED.title)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["numpy", "inverse distribution", "float64", "four sums"])
 def test_honest_samplers_of_normal_values_pass(kind: str, seed: int) -> None:
@@ -498,6 +501,7 @@ def recorded_squares(squares: Any, numbers: int) -> Any:
     return types.SimpleNamespace(scaled_squares=squares, header=header, sums_type="")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("rank", [16, pytest.param(64, marks=pytest.mark.ci), None])
 def test_noise_of_low_rank_leaves_the_claim_open(tmp_path: Path, rank: int | None) -> None:
     """Its squared length varies 9 or 3 times as much as that of independent values; each value looks normal."""

@@ -188,6 +188,7 @@ KINDS = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_honest_updates_are_equal(name: str, kind: torch.dtype) -> None:

@@ -138,7 +138,7 @@ def divided(training: Training, number: int, x: torch.Tensor) -> None:
     training.private.expected_batch_size = 30.0 + abs(float(x[0, 0]))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("script", "option", "public"),
     [
@@ -172,6 +172,7 @@ def test_an_option_that_hooks_change_around_the_step_is_another_update(tmp_path:
     assert recorded(tmp_path / "run", hooked).channel("update-rule").status == "violated"
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("option", "value"), [("clip_norm", 2.2), ("divisor", 55.0)])
 def test_a_loop_that_changes_a_constant_is_open(option: str, value: float, tmp_path: Path) -> None:
     plain_loop(tmp_path / "run", eighth={option: value})
@@ -251,6 +252,7 @@ def test_schedulers_of_opacus_are_accepted(name: str, tmp_path: Path) -> None:
     assert (found.verdict, found.channel("constants").status) == ("proved", "assumed"), found.reason
 
 
+@pytest.mark.ci
 def test_classes_get_their_methods_back(tmp_path: Path) -> None:
     before = {name: dict(vars(getattr(lr_scheduler, name))) for name in ("LRScheduler", "SequentialLR", "StepLR")}
     recorded(tmp_path / "run")

@@ -88,6 +88,7 @@ def test_missing_noise_that_the_loop_reports_is_refuted(seed, recordings, tmp_pa
     assert (above.verdict, above.exit_code) == ("open", ExitCode.UNEXPECTED)
 
 
+@pytest.mark.ci
 def test_a_loop_that_leaks_more_than_its_schedule_allows_contradicts_its_recording(tmp_path):
     scored_run(tmp_path / "run", fault="no-noise", canaries=1000)
     found = checked(tmp_path / "run", epsilon=100.0)
@@ -119,7 +120,7 @@ def test_a_model_that_was_trained_on_after_the_block_proves_and_refutes_nothing(
     assert "do not apply to it" in notes(below)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("raised", [False, True])
 def test_canaries_without_scores_decide_no_claim_and_say_so_on_top(raised, tmp_path):
     """Missing scores of inserted canaries fail the check: a broken scoring script used to exit with 0."""
@@ -249,6 +250,7 @@ def test_scoring_leaves_the_model_as_it_was_and_does_without_dropout(tmp_path):
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.ci
 def test_scores_that_are_not_numbers_are_refused(tmp_path):
     """The folder has no scores then, and another loss may score the canaries."""
     run, model, _ = train(tmp_path / "run")
@@ -311,6 +313,7 @@ def test_the_recorder_sees_of_planted_data_what_it_sees_of_other_data(way, tmp_p
     assert 0 < found.run.header.left_out < 60
 
 
+@pytest.mark.ci
 def test_a_spec_judges_a_planted_run_and_verify_compares_its_scores(copy, monkeypatch, capsys):
     code, audit = audit_by_spec(copy)
     monkeypatch.chdir(copy.parent)
@@ -347,6 +350,7 @@ OTHER = "its coins are not those fixed before training"
 SECRET = np.zeros(32, dtype=np.uint8)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("change", "message"),
     [

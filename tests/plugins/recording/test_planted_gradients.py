@@ -67,7 +67,7 @@ def test_a_sound_run_shows_no_more_than_its_schedule_costs(tmp_path):
     assert max(shown) > 0.0
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("seed", "access"), [(0, "all-iterates"), (1, "final-model")])
 def test_removed_noise_is_contradicted_by_every_iterate(seed, access, tmp_path):
     """The bound of the schedule is for all iterates, and a claim about the final model depends on it too."""

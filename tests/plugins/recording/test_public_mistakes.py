@@ -13,7 +13,7 @@ import dpspec
 from dpspec.errors import ExitCode, UsageError
 from dpspec_recording.judge.check import RunClaim
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "mistakes.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "mistakes.md"
 
 
 def trained(folder: Path, mistake: PublicMistake, *, mistaken: bool) -> CheckedRun:

@@ -31,7 +31,7 @@ def twice(training: Training) -> None:
         training.step(torch.cat([x, -x]), torch.cat([y, y]))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("clipping", ["flat", "ghost", "per_layer"])
 @pytest.mark.parametrize("fakes", [1, 15])
 def test_a_fixed_number_of_public_rows_is_asked_about(clipping: str, fakes: int, tmp_path: Path) -> None:

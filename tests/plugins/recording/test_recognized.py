@@ -168,6 +168,7 @@ def test_random_nestings_agree_with_the_records_themselves() -> None:
         assert largest_multiplicity(dataset) == max(counts.values())
 
 
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")
 def test_a_claim_about_single_records_names_the_group_size(tmp_path: Path) -> None:
     training = Training().build()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 #: The test of each row of the table of set-ups in the documentation, in this file if it names no other.
 ROWS = {
-    "Lightning": "../integrations/test_lightning.py: a_recorder_around_fit_proves_a_sound_training",
+    "Lightning": "../../integrations/test_lightning.py: a_recorder_around_fit_proves_a_sound_training",
     "`accelerate`": "what_accelerate_prepares_is_proved",
     "`torch.compile`": "compiled_models_are_proved",
     "`torch.utils.checkpoint`": "sound_set_ups_are_proved",
@@ -31,15 +31,15 @@ ROWS = {
     "honest_loops_are_replayed_and_proved",
     "parameters in half precision": "test_recorder_false_alarms.py: sums_in_half_precision_have_no_bound",
     "tensor parallelism": "tensor_parallel_models_are_refused_by_name",
-    "LoRA": "../campaigns/test_language_models.py: an_adapter_is_proved",
+    "LoRA": "../../campaigns/test_language_models.py: an_adapter_is_proved",
     "FSDP2": "test_shards.py: a_sound_training_is_proved",
-    "JAX, NumPy": "../campaigns/test_jax_recordings.py: sound_trainings_are_proved",
+    "JAX, NumPy": "../../campaigns/test_jax_recordings.py: sound_trainings_are_proved",
 }
 
 
 def test_each_set_up_of_the_documentation_has_its_test() -> None:
     here = Path(__file__)
-    page = (here.parents[2] / "docs" / "how-to" / "audit-your-own-loop.md").read_text(encoding="utf-8")
+    page = (here.parents[3] / "docs" / "how-to" / "audit-your-own-loop.md").read_text(encoding="utf-8")
     table = page.partition("| set-up | pass |")[2].partition("\n\n")[0]
     assert [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[2:]] == list(ROWS)
     for place in ROWS.values():
@@ -209,7 +209,7 @@ def test_sound_set_ups_are_proved(made: dict[str, Any], script: Any, cautions: s
     assert cautions in " ".join(found.cautions)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("made", "script", "deviates", "words"),
     [
@@ -249,6 +249,7 @@ def test_tensor_parallel_models_are_refused_by_name(tmp_path: Path) -> None:
     assert "DifferentiallyPrivateDistributedDataParallel" in str(error.value)
 
 
+@pytest.mark.ci
 def test_processes_that_start_within_the_block_end_the_recording(tmp_path: Path) -> None:
     """Lightning starts them in ``fit``."""
     from torch.testing._internal.distributed.fake_pg import FakeStore

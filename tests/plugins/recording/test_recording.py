@@ -126,6 +126,7 @@ def test_norms_noise_and_batches_are_those_of_the_training(tmp_path):
         assert (step.told_noise, step.told_rate, step.told_steps) == (0.7, 0.1, step.step)
 
 
+@pytest.mark.ci
 def test_who_was_drawn_is_who_the_sampler_drew(trained):
     _, public, internal, end = steps_of(trained("virtual")[0])
     assert all(step.drawn == len(kept.members) == step.rows for step, kept in zip(public, internal, strict=True))
@@ -136,6 +137,7 @@ def test_who_was_drawn_is_who_the_sampler_drew(trained):
     assert max(len(set(kept.members.tolist())) - len(kept.members) for kept in internal) == 0
 
 
+@pytest.mark.ci
 def test_adaptive_clipping_shows_the_noise_that_it_really_adds(trained):
     header, public, *_ = steps_of(trained("adaptive")[0])
     adjusted = (1.1**-2 - 6.0**-2) ** -0.5
@@ -155,6 +157,7 @@ def test_ghost_clipping_has_counts_and_norms(trained):
     assert all(kept.sum_norm <= step.rows for step, kept in zip(public, internal, strict=True))
 
 
+@pytest.mark.ci
 def test_empty_batches_are_steps(trained):
     _, public, internal, _ = steps_of(trained("empty-batches")[0])
     empty = [(step, kept) for step, kept in zip(public, internal, strict=True) if step.rows == 0]

@@ -202,7 +202,7 @@ def test_an_edit_of_any_byte_range_is_found(name: str, trained: Any, tmp_path: P
         assert not complete, f"{name}: an edit from byte {middle} to {end} is not found"
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("fault", ["removed", "renamed"])
 def test_a_lost_folder_is_a_warning_and_leaves_the_claim_open(fault: str, tmp_path: Path) -> None:
     folder, training = tmp_path / "run", Training(epochs=1)
@@ -219,6 +219,7 @@ def test_a_lost_folder_is_a_warning_and_leaves_the_claim_open(fault: str, tmp_pa
         assert "weights.json could not be written: No such file" in channel_of(checked).text
 
 
+@pytest.mark.ci
 def test_a_relative_folder_is_kept_when_the_directory_changes(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -33,7 +33,7 @@ def replays(folder: Path, kind: type[Training] = Training, **given: Any) -> dict
     return {check.test: check for check in checks if check.test in (SUM_MOVED.title, OTHERS_MOVED.title)}
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("physical", [None, 12])
 @pytest.mark.parametrize("clipping", ["flat", "per_layer", "adaptive", "ghost"])
 def test_a_replaced_record_moves_the_sum_of_each_clipping(clipping: str, physical: int | None, tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ AGAIN, EARLIER = "seed each part differently", "part 2 draws its noise as earlie
 SEED = "draws its noise from the seed of an earlier part"
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("parts", "tests", "doubt"),
     [
@@ -193,6 +193,7 @@ def test_steps_after_the_checkpoint_of_a_killed_part_are_charged(tmp_path: Path)
     assert "no model of the 5 steps after the last checkpoint of a killed part is released" in text
 
 
+@pytest.mark.ci
 def test_two_parts_from_one_checkpoint_are_both_charged(first: Any, begun: Path) -> None:
     for _ in range(2):
         Job(begun, steps=10).run(first[1])
@@ -276,7 +277,7 @@ def test_an_optimizer_without_its_state_is_noted(tmp_path: Path) -> None:
 KILLED = {"saves": 10, "killed": True}
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("jobs", "doubts"),
     [
@@ -350,6 +351,7 @@ def test_a_plain_loop_is_resumed(tmp_path: Path) -> None:
         assert ("part 2 starts with parameters that no earlier part ended with" in found.doubts) is not saves
 
 
+@pytest.mark.ci
 def test_parts_that_cannot_be_joined_are_refused(first: Any, begun: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="already holds a recording"):
         Job(begun, resume=False).run(first[1])

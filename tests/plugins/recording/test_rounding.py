@@ -85,6 +85,7 @@ def test_rounding_of_half_precision_may_hold_a_training(kind: torch.dtype, chang
     assert {name for name in ("buffers", "rounded", "coarse") if names[name]} == {found}
 
 
+@pytest.mark.ci
 def test_a_change_by_rounding_of_half_precision_is_asked(tmp_path: Path) -> None:
     plain_loop(tmp_path / "run")
     changed = rebuilt(tmp_path / "run", tmp_path / "changed", end={"coarse": ("base.weight",)})

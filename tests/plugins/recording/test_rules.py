@@ -161,6 +161,7 @@ def test_a_small_seed_of_the_loops_own_generator_lets_the_noise_be_recomputed(co
         assert ("recompute the noise" in caution(rule)) is bool(text)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("code", SOURCES)
 def test_a_small_seed_of_the_loops_own_generator_lets_its_batches_be_recomputed(code):
     for seed, text in ((0, code.format(0)), (SECRET, "")):
@@ -323,6 +324,7 @@ class OwnPlateau(torch.optim.lr_scheduler.ReduceLROnPlateau):
     """A subclass of a script."""
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", [torch.optim.lr_scheduler.ReduceLROnPlateau, OwnPlateau])
 @pytest.mark.parametrize("saved", [False, True], ids=["new", "saved"])
 def test_a_scheduler_that_follows_a_metric_of_this_optimizer(kind, saved):
@@ -579,6 +581,7 @@ def test_a_caution_fails_the_check_until_it_is_accepted(tmp_path):
     assert 0.0 < epsilons[0] < epsilons[-1]
 
 
+@pytest.mark.ci
 def test_an_own_loop_costs_what_its_measured_noise_supports(tmp_path):
     with torch.random.fork_rng():
         own_loop(tmp_path / "sound", seed=SECRET)

@@ -1,7 +1,7 @@
 """Trainings whose parameters FSDP2 shards: sound ones are proved as in one process, and faults are found."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 from opacus.optimizers import FSDPOptimizerFastGradientClipping as Optimizer
 from support.checked_runs import Question, check_run
-from support.families import selected
 from support.ranks import Ranked, after_scaling, dealt, infinite, killed
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -49,20 +48,36 @@ SOUND: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def trainings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders of sound trainings on two ranks, by name."""
-    place, names = tmp_path_factory.mktemp("sound"), selected(request, "name") | {"sgd"}
-    sound = {name: made for name, made in SOUND.items() if name in names}
-    first, *further = (Ranked(place / name, sharded=True, **{"batch": 100, **made}) for name, made in sound.items())
+def _train(place: Path, names: Sequence[str]) -> Path:
+    first, *further = (Ranked(place / name, sharded=True, **{"batch": 100, **SOUND[name]}) for name in names)
     assert first.run(*further) == [0, 0]
     return place
 
 
-@pytest.mark.family
-@pytest.mark.parametrize("name", SOUND)
-def test_a_sound_training_is_proved(name: str, trainings: Path) -> None:
-    found = check_run(trainings / name, QUESTION)
+@pytest.fixture(scope="module")
+def sgd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recording of the plainest sound training on two ranks."""
+    return _train(tmp_path_factory.mktemp("sound"), ["sgd"]) / "sgd"
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of the other sound trainings, by name."""
+    return _train(tmp_path_factory.mktemp("sound"), [name for name in SOUND if name != "sgd"])
+
+
+def test_a_sound_training_is_proved(sgd: Path) -> None:
+    _require_proof(sgd)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", [name for name in SOUND if name != "sgd"])
+def test_another_sound_training_is_proved(name: str, others: Path) -> None:
+    _require_proof(others / name)
+
+
+def _require_proof(training: Path) -> None:
+    found = check_run(training, QUESTION)
     assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
     assert {"joined-ranks", "secret-randomness", PER_RECORD_CLIPPING} <= set(found.audit.recording.assumes)
 
@@ -78,8 +93,8 @@ def test_four_ranks_are_proved_as_one_process(tmp_path: Path) -> None:
     assert found.costs[1].interval.upper == pytest.approx(single.costs[1].interval.upper, rel=1e-6)
 
 
-def test_a_joined_step_has_the_rows_of_all_ranks(trainings: Path) -> None:
-    run, ranks = observe(trainings / "sgd")[0], [RunFolder.open(trainings / "sgd" / f"rank-{rank}") for rank in (0, 1)]
+def test_a_joined_step_has_the_rows_of_all_ranks(sgd: Path) -> None:
+    run, ranks = observe(sgd)[0], [RunFolder.open(sgd / f"rank-{rank}") for rank in (0, 1)]
     assert [name for name, _ in run.header.layers[:2]] == ["0.weight on rank 0", "0.bias on rank 0"]
     assert run.header.parameters == 16 * 7 + 2 * 17
     steps = zip(*(list(one.steps())[:-1] for one in ranks), *(list(one.internal()) for one in ranks), strict=True)
@@ -240,9 +255,11 @@ TESTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place, names = tmp_path_factory.mktemp("faulty"), selected(request, "name")
+#: The fault that is planted without ``--ci``.
+FIRST = "changed after gathering"
+
+
+def _train_with_faults(place: Path, names: Collection[str]) -> Path:
     every = [Ranked(place / name, sharded=True, prepare=one, epochs=2) for name, (one, _) in FAULTS.items()]
     every += [Ranked(place / name, sharded=True, within=one) for name, (one, _) in WITHIN.items()]
     every.append(Ranked(place / "averaged", sharded=True, epochs=2, reduction="sum"))
@@ -253,16 +270,30 @@ def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return place
 
 
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of the faulty trainings but the first, by name."""
+    return _train_with_faults(tmp_path_factory.mktemp("faulty"), TESTS.keys() - {FIRST})
+
+
 @pytest.mark.parametrize("name", ["own", "total"])
-def test_infinite_numbers_of_a_rank_are_no_proof(name: str, trainings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_infinite_numbers_of_a_rank_are_no_proof(name: str, sgd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     infinite(name, monkeypatch)
-    assert check_run(trainings / next(iter(SOUND)), QUESTION).status == ("open", "deviates")
+    assert check_run(sgd, QUESTION).status == ("open", "deviates")
 
 
-@pytest.mark.family
-@pytest.mark.parametrize("name", TESTS)
-def test_faults_are_found(name: str, faulty: Path) -> None:
-    found = check_run(faulty / name, QUESTION)
+def test_a_fault_is_found(tmp_path: Path) -> None:
+    _require_rejection(FIRST, _train_with_faults(tmp_path, {FIRST}))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", [name for name in TESTS if name != FIRST])
+def test_other_faults_are_found(name: str, faulty: Path) -> None:
+    _require_rejection(name, faulty)
+
+
+def _require_rejection(name: str, trainings: Path) -> None:
+    found = check_run(trainings / name, QUESTION)
     assert found.status == ("open", "deviates")
     assert TESTS[name] in found.rejected
 

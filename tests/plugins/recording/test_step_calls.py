@@ -56,7 +56,7 @@ def run_of(folder: Path, loss: Loss) -> CheckedRun:
     return checked(folder, epsilon=100.0)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("loss", "status"),
     [

@@ -88,7 +88,7 @@ def named() -> DataLoader[Any]:
     return DataLoader(Named(X, Y), batch_size=30, sampler=Names())
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("loader_of", [streamed, named])
 def test_datasets_and_samplers_without_indices_train_as_without_the_recorder(loader_of, tmp_path):
     ends = []
@@ -123,6 +123,7 @@ def test_unsized_datasets_are_recorded(tmp_path: Path) -> None:
     assert checked(tmp_path / "run").verdict == "open"
 
 
+@pytest.mark.ci
 def test_layers_that_the_script_freezes_end_the_recording_with_the_reason(tmp_path: Path) -> None:
     training = Training(epochs=1).build()
     with training.recorder(tmp_path / "run"):
@@ -203,7 +204,7 @@ def test_an_exception_before_the_first_step_is_named(tmp_path: Path) -> None:
         checked(tmp_path)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("physical", [None, 8])
 @pytest.mark.parametrize("mode", ["hooks", "ghost"])
 def test_models_that_opacus_does_not_wrap_are_proved(mode: str, physical: int | None, tmp_path: Path) -> None:
@@ -228,6 +229,7 @@ def test_models_that_opacus_does_not_wrap_are_proved(mode: str, physical: int | 
             dpspec.record(tmp_path / "other", model=inner, **parts)
 
 
+@pytest.mark.ci
 def test_the_mark_of_accelerate_on_a_prepared_model_is_no_change_of_state(tmp_path: Path) -> None:
     training = Training().build()
     with training.recorder(tmp_path / "run"):
@@ -269,6 +271,7 @@ def test_several_rows_of_a_record_are_counted_as_such(tmp_path: Path) -> None:
     assert excess.measured > 0
 
 
+@pytest.mark.ci
 def test_a_killed_training_is_open_for_one_reason(tmp_path: Path) -> None:
     training = Training(epochs=1).build()
     with training.recorder(tmp_path / "run"):

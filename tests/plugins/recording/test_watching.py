@@ -117,6 +117,7 @@ def test_the_rate_of_a_step_is_that_of_its_draw(tmp_path: Path) -> None:
     assert (once.verdict, again.verdict) == ("proved", "open")
 
 
+@pytest.mark.ci
 def test_rates_of_single_records_end_the_recording(tmp_path: Path) -> None:
     training, rates = Training().build(), torch.full((300,), 0.1)
     rates[7] = 2.0
@@ -140,6 +141,7 @@ def test_the_sign_of_a_zero_counts(dtype: torch.dtype, values: list[float] | flo
 SIZES = [[1], [3, 2], [640, 32, 64, 2], [20_000, 128, 7], [16_256, 16_257]]
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_the_directions_are_orthonormal_and_hold_every_coordinate(sizes):
     rows = directions(NoiseSketch(sizes), sizes)

@@ -173,6 +173,7 @@ def test_evidence_speaks_of_kappa_and_counts_the_first_m(tmp_path: Path) -> None
     assert table.columns["kappa"] == pytest.approx((0.4, 0.7))
 
 
+@pytest.mark.ci
 def test_targets_are_hidden_by_the_prior_and_candidates_are_of_one_class_where_asked() -> None:
     labels = np.repeat([0, 1, 2], [5, 30, 40]).astype(np.int64)
     masses = (0.5, 0.25, 0.125, 0.125)

@@ -10,14 +10,16 @@ from support.specs import ON_CPU
 
 from dpspec.contract import Finding, Series
 from dpspec.contract.results import AuditResult
+from dpspec.engine.preparing.prepare import prepare
 from dpspec.engine.running.runner import run
 from dpspec.engine.storage.trial_store import Store
 from dpspec.language.load import load_specs
 from dpspec.registry.loader import load_catalog
 from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.testing import MechanismSuite, constant, decreasing, increasing
-from dpspec_rero import ReroAudit, comparison, theory
-from dpspec_rero.approximations import gamma_from_epsilon_delta
+from dpspec_papers.rero_approximations import gamma_from_epsilon_delta
+from dpspec_rero import findings as bounds_of_gamma
+from dpspec_rero import theory
 from dpspec_rero.options import Prior, Steps
 from dpspec_rero.theory import Leakage
 
@@ -118,6 +120,7 @@ def test_rates_of_membership_follow_from_the_profile(audited: AuditResult) -> No
         assert exact.upper <= power < 1.1 * exact.upper
 
 
+@pytest.mark.ci
 def test_the_curve_is_monotone_and_says_how_far_approximations_are(small: Path, tmp_path: Path) -> None:
     changes = ("claims=[]", "mechanism.baselines=[clt, edgeworth, absent-first]")
     columns = series(specs.audit_of(small, tmp_path / "store", *changes), "gamma-by-kappa").columns
@@ -202,7 +205,7 @@ def test_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.ci
 def test_figure_3_meets_at_epsilon_and_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "CURVE", ())
+    monkeypatch.setattr(bounds_of_gamma, "CURVE", ())
     loaded = specs.loaded(PAPERS / "kaissis-figure-3.yaml")
     audits = run(loaded, load_catalog(), store=Store(tmp_path / "store"), options=ON_CPU).audits
     assert all(v.verdict == "proved" for audit in audits for v in audit.verdicts)
@@ -226,9 +229,9 @@ def test_methods_are_no_part_of_a_trial(small: Path) -> None:
     (other,) = specs.loaded(
         small, "mechanism.baselines=[rdp]", "mechanism.monte_carlo={}", "threat_model.prior.kappa=0.3"
     )
-    audit = ReroAudit()
+    catalog = load_catalog()
     assert plain.digest != other.digest
-    assert audit.trial_inputs(plain) == audit.trial_inputs(other)
+    assert prepare(plain, catalog).trial_inputs() == prepare(other, catalog).trial_inputs()
 
 
 FOLDER = Path(__file__).parents[3] / "specs" / "rero"
@@ -254,7 +257,7 @@ def test_two_thirds_of_the_bound_at_three_levels_of_noise(name: str) -> None:
 @pytest.fixture
 def few_baselines() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "CURVE", comparison.CURVE[::7])
+        patch.setattr(bounds_of_gamma, "CURVE", bounds_of_gamma.CURVE[::7])
         patch.setattr(theory, "WIDTH", 1e-4)
         yield
 

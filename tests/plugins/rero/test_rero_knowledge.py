@@ -55,6 +55,7 @@ def test_the_bound_holds_at_the_mean_of_the_baselines_of_all_cases() -> None:
         assert by_case <= gamma(noise, float(weights @ kappas)) * (1.0 + 1e-4)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("prior", "noise"), [*itertools.product(PRIORS, [0.5, 1.0, 3.0])])
 def test_the_best_adversary_between_two_records_stays_below_the_bound(prior: tuple[float, float], noise: float) -> None:
     """Bayes' success between releases of mean 0 and 1: the quadrature of the larger weighted density."""

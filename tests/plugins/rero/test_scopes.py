@@ -11,7 +11,8 @@ from support import scope_oracle as oracle
 from dpspec.contract import Finding, Phase
 from dpspec.training.gradients.persample import FlatModel
 from dpspec.training.loop.native import parts_of, tensors
-from dpspec_rero import ReroAudit, comparison, theory
+from dpspec_rero import ReroAudit, theory
+from dpspec_rero import findings as bounds_of_gamma
 from dpspec_rero.attack import AbsoluteSum
 from dpspec_rero.options import trained_phases
 
@@ -22,7 +23,7 @@ FEATURES = (0.0, 1e-6, 0.5, -1.0, 3.0, -40.0, 1e4, 1e30, float("nan"))
 def no_curves() -> Any:
     """Curves at other baselines take time and add nothing; wider intervals are no less certified."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "CURVE", ())
+        patch.setattr(bounds_of_gamma, "CURVE", ())
         patch.setattr(theory, "WIDTH", 1e-3)
         yield
 

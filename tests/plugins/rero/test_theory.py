@@ -167,6 +167,7 @@ def test_phases_of_different_noise_compose() -> None:
             assert Leakage((alone,)).gammas([kappa])[0].upper < both[at].lower
 
 
+@pytest.mark.ci
 def test_membership_beside_it() -> None:
     leak = Leakage(BY_NAME["S6"].phases)
     advantage = leak.advantage()

@@ -205,6 +205,7 @@ def test_evidence_that_hides_epochs_is_no_run_s(epochs: Any) -> None:
         list(table.checks([PHASE], [FrozenMap({**evidence, "sampling_log": log})]))
 
 
+@pytest.mark.ci
 def test_an_epoch_is_compared_with_earlier_poisson_batches() -> None:
     """A record may be in several earlier batches: the p-value of the overlap still holds."""
     before, one = phase_of("poisson", EPOCH, rate=0.6), PHASE.replace(steps=EPOCH)

@@ -126,6 +126,7 @@ def test_sums_and_pairs_are_those_of_runs(records: int, batch: int, steps: int, 
     assert counts.max() - counts.min() <= 1
 
 
+@pytest.mark.ci
 def test_by_chance_pairs_are_rarely_surprising() -> None:
     """Of 400 runs the p-value is at most 0.2 in at most 80: by chance more than 105 with a probability of 1e-3."""
     found = []

@@ -259,6 +259,16 @@ def test_of_few_coordinates_or_many_pairs_nothing_is_seen() -> None:
     assert p_value(one, one) > LEVEL
 
 
+def test_the_least_seen_correlation_is_beyond_the_limit_by_the_margin_of_its_power() -> None:
+    for count, pairs in ((2_000, 1), (100_000, 28)):
+        correlation = least_seen(count, pairs)
+        assert correlation is not None
+        product = correlation * count - 1.5 * float(stats.norm.ppf(0.99)) * math.sqrt(2.0 * count)
+        squares = {"a": float(count), "b": float(count)}
+        at_limit = SharedLayers(squares=squares, product=product, rounding=0.0, count=count, planned=count, pairs=pairs)
+        assert at_limit.p_value() == pytest.approx(LEVEL, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "rule"),
     [
@@ -294,6 +304,7 @@ def adaptive_runs(runs: int, seed: int, shift: float = 0.0) -> list[tuple[float,
     return found
 
 
+@pytest.mark.ci
 def test_p_values_of_drift_hold_for_adaptive_runs() -> None:
     p = np.array([drift(t, v, 10.0, 1.0, test="").p_value for t, v in adaptive_runs(800, 0)])
     for level in (0.3, 0.1, 0.01):

@@ -80,6 +80,7 @@ def test_poisson_batches_pass_and_fixed_ones_do_not(steps: int, records: int, ra
     assert sampling.evenness(steps, steps * size, steps * size**2, law).p_value < 1e-12
 
 
+@pytest.mark.ci
 def test_a_detectable_spread_is_detected() -> None:
     records, rate, steps = 100_000, 0.1, 200
     law = TruncatedSize(records, rate, records)
@@ -144,6 +145,7 @@ def test_an_order_that_is_gone_through_does_not() -> None:
     assert even.measured < 0.1
 
 
+@pytest.mark.ci
 @given(chances=st.integers(20, 300), rate=st.floats(0.02, 0.9), fewer=st.booleans())
 @example(chances=27, rate=0.535, fewer=False)  # where a normal law promised 0.99 and the binomial keeps 0.906
 def test_what_a_test_of_overlaps_would_see_it_sees_with_the_stated_power(chances, rate, fewer):
@@ -228,6 +230,7 @@ def test_sound_batches_are_not_surprising(draw: Callable[..., Inside], phase: Ph
     assert min(p_values) > 1e-2
 
 
+@pytest.mark.ci
 def test_the_promised_power_is_there() -> None:
     """Half of the records drawn more often: the mean excess of the plan is rejected almost always."""
     run = table.Run(phases=[FIXED], records=RECORDS, parameters=10, groups={}, capabilities=["sampling-log"])
@@ -306,6 +309,7 @@ def p_value(law: measurement.Law, values: np.ndarray) -> float:
     return sampling.single(found, law).p_value
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize(("law", "draw"), LAWS)
 def test_p_values_keep_every_level_under_the_declaration(law: measurement.Law, draw: Draw, count: int) -> None:

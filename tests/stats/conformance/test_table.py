@@ -266,6 +266,7 @@ def test_planned_parts_are_those_of_masks_of_all_steps(scheme: str, looks: int |
         assert part.inclusion == pytest.approx(sampler.inclusion_moments(mask)[1].sum(), rel=1e-12, abs=1e-12)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
 @pytest.mark.parametrize("looks", [None, 100])
 def test_a_plan_needs_no_memory_for_steps(scheme: str, looks: int | None) -> None:

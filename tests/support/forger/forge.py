@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from dpspec.engine.differences import UNVERIFIED
 from dpspec.reporters.read_results import extract, without_result
 from dpspec.results import codec
-from dpspec.results.diff import TOLERANCE
+from dpspec.results.differing import TOLERANCE
 from support.forger.bench import Bench, Subject
 from support.forger.leaves import Edit, items, leaves, pattern, walk
 from support.forger.pages import pages

@@ -12,9 +12,9 @@ import numpy as np
 
 import dpspec.contract as dps
 from dpspec import kit
-from dpspec.accounting import BestEpsilon, Floats, best_epsilon, gaussian_rdp, inside, sampled_gaussian_rdp
+from dpspec.accounting import inside
 from dpspec_modelmix import theory
-from dpspec_modelmix.options import PhaseOptions, Segment, divisor_of
+from dpspec_modelmix.options import PhaseOptions, Segment, divisor_of, segments_of, unmet_conditions
 from dpspec_modelmix.theory import SCOPE, SOURCE, Moments
 
 #: Error of Corollary 4.1 as printed.
@@ -25,6 +25,54 @@ ASYMPTOTIC = (
     "constants are hidden, the bound on the tail event holds for a one-hot gradient but not for a spread one, and T "
     "delta_0 must be below delta"
 )
+
+
+def compare(
+    spec: dps.Spec, facts: dps.Facts, bounds: Sequence[dps.Finding | dps.Series]
+) -> Iterator[dps.Finding | dps.Series]:
+    """Printed formulas, amplification and comparable noise at each claimed delta, and the utility theorems."""
+    segments, deltas = segments_of(spec.phases, spec.training.options, facts), kit.claimed_deltas(spec)
+    if segments is None:
+        return
+    reasons = [reason for _, reason in unmet_conditions(spec)]
+    for delta in deltas:
+        if reasons:
+            yield _as_if_mixed(segments, delta, reasons)
+        else:
+            yield from _amplification(segments, delta, bounds)
+            yield from figure_3(spec, segments, delta)
+            yield from comparisons(spec, segments, delta)
+    if "utility" in spec.mechanism.options:
+        yield from utility_findings(spec, facts, deltas[-1])
+
+
+def _as_if_mixed(segments: Sequence[Segment], delta: float, reasons: Sequence[str]) -> dps.Finding:
+    """Epsilon by the paper's theorem although conditions of it fail."""
+    laplace = segments[0].noise == "laplace"
+    mixed = theory.freedman_epsilon(segments, delta) if laplace else theory.mixed_epsilon(segments, delta).epsilon
+    method = f"{'Lemma D.2' if laplace else 'Theorem 4.1'} as if all conditions held"
+    return compared("epsilon", mixed, method, PRINTED, delta=delta, refuted="; ".join(reasons))
+
+
+def _amplification(
+    segments: Sequence[Segment], delta: float, bounds: Sequence[dps.Finding | dps.Series]
+) -> Iterator[dps.Finding]:
+    """Epsilon without mixing divided by epsilon with it, and the order of the latter."""
+    if segments[0].noise == "laplace":
+        plain = next(
+            bound.value
+            for bound in bounds
+            if isinstance(bound, dps.Finding) and bound.rigor == "certified" and bound.at["delta"] == delta
+        )
+        ratio, method = plain / theory.freedman_epsilon(segments, delta), "without mixing (pld) / with mixing"
+        yield compared("amplification", ratio, method, theory.LAPLACE_SOURCE, delta=delta)
+        return
+    best = theory.repaired_bound(tuple(segments), delta).best
+    edge = "at the edge of the orders searched" if best.at_edge else "within the orders searched"
+    yield compared("renyi-order", best.order, f"order used, {edge}", SOURCE, delta=delta)
+    plain = theory.gaussian_epsilon(theory.without_mixing(segments), delta).epsilon
+    method = "without mixing / with mixing, integer orders"
+    yield compared("amplification", plain / best.epsilon, method, SOURCE, delta=delta)
 
 
 class Asymptotic(NamedTuple):
@@ -90,35 +138,7 @@ def advanced_composition(steps: int, step_epsilon: float, delta: float) -> float
     ) * step_epsilon + steps * step_epsilon * math.expm1(step_epsilon)
 
 
-#: Orders that reproduce the paper's printed values. Its proof does not cover the fractional ones.
-REAL_ORDERS = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0)
-
-
-def real_epsilon(segments: Sequence[Segment], delta: float) -> BestEpsilon:
-    """The theorem's epsilon over the paper's fractional orders, which no theorem covers; without mixing at gap 0."""
-    return best_epsilon(REAL_ORDERS, theory.total_rdp(real_step_rdp, REAL_ORDERS, segments), delta, "mironov")
-
-
-def real_step_rdp(orders: Sequence[float], segment: Segment) -> Floats:
-    """D_a of one step at real ``orders`` > 1, shape (n,), for the one-hot pair."""
-    if not segment.one_dimensional:
-        raise ValueError("fractional orders are defined for p = 1 only")
-    a = np.asarray(orders, dtype=np.float64)
-    if segment.gap < theory.NARROW:
-        if segment.rate == 1.0:
-            return gaussian_rdp(a, segment.effect)
-        return sampled_gaussian_rdp(a, segment.rate, 1.0 / segment.effect)
-    excess = theory.log_excess_moments(a, segment.shift, segment.gap, segment.rate)
-    return np.asarray(np.logaddexp(0.0, excess) / (a - 1.0), dtype=np.float64)
-
-
-#: Reason why orders below 2 support no verdict.
-_FRACTIONAL = "the proof expands a binomial and covers integer orders only; supported by numbers"
-
 PRINTED = "Xiao, Wan & Devadas, as printed"
-
-#: Fractional orders are omitted for larger shifts, because float64 cannot represent them.
-_LARGEST_SHIFT = 30.0
 
 
 def compared(
@@ -129,7 +149,6 @@ def compared(
     *,
     delta: float | None = None,
     refuted: str = "",
-    assumptions: tuple[dps.Assumption, ...] = (),
 ) -> dps.Finding:
     """A comparison value without effect on verdicts; ``refuted`` is the reason why a printed formula is wrong."""
     return dps.Finding(
@@ -141,15 +160,11 @@ def compared(
         scope=SCOPE,
         method=method,
         source=source,
-        assumptions=assumptions,
         printed=dps.Printed(refuted=True, reason=refuted) if refuted else None,
     )
 
 
-def comparisons(
-    spec: dps.Spec, segments: Sequence[Segment], delta: float, assumptions: tuple[dps.Assumption, ...]
-) -> Iterator[dps.Finding]:
-    """Values for comparison; ``assumptions`` exclude that of the one-hot gradient."""
+def comparisons(spec: dps.Spec, segments: Sequence[Segment], delta: float) -> Iterator[dps.Finding]:
     laplace = segments[0].noise == "laplace"
     if laplace:
         steps, largest = sum(s.steps for s in segments), max(s.laplace_loss for s in segments)
@@ -161,14 +176,11 @@ def comparisons(
         if len(segments) == 1:
             yield from _printed_laplace(segments[0], spec.phases[0].clip_norm, delta)
     else:
-        if all(s.one_dimensional and s.shift <= _LARGEST_SHIFT for s in segments):
-            real = real_epsilon(segments, delta)
-            unchecked = dps.Assumption(name="one-hot-worst", status="unchecked", text=_FRACTIONAL)
-            method, source = f"rdp/fractional-orders, best at {real.order:g}", f"{SOURCE}; {_FRACTIONAL}"
-            yield compared("epsilon", real.epsilon, method, source, delta=delta, assumptions=(*assumptions, unchecked))
-            plain = real_epsilon(theory.without_mixing(segments), delta).epsilon
+        if theory.has_fractional_orders(segments):
+            real = theory.real_epsilon(segments, delta)
+            plain = theory.real_epsilon(theory.without_mixing(segments), delta).epsilon
             method = "the same, fractional orders"
-            yield compared("amplification", plain / real.epsilon, method, _FRACTIONAL, delta=delta)
+            yield compared("amplification", plain / real.epsilon, method, theory.FRACTIONAL, delta=delta)
             method, source = "rdp/fractional-orders, at the paper's orders", "Mironov et al. 2019"
             yield compared("epsilon-without-mixing", plain, method, source, delta=delta)
         yield from _printed(segments, delta)
@@ -194,21 +206,23 @@ FIGURE_3 = dict(
 _PANELS = ((0.3675, 0.02), (0.456371, 0.04))
 
 
-def figure_3(
-    spec: dps.Spec, segments: Sequence[Segment], delta: float, repaired: float, improved: float
-) -> Iterator[dps.Series]:
+def figure_3(spec: dps.Spec, segments: Sequence[Segment], delta: float) -> Iterator[dps.Series]:
     """The printed value of a spec of Figure 3 and the values of the paper's and the repaired formulas.
 
-    ``repaired`` and ``improved``: the repaired theorem with the paper's conversion to epsilon and with a better one.
+    The columns ``repaired`` and ``improved`` have the paper's conversion to epsilon and a better one.
     """
     phase, options = spec.phases[0], PhaseOptions.of(spec.phases[0])
     panel = (phase.noise_multiplier, phase.sampling.rate)
     if panel not in _PANELS or (len(spec.phases), phase.steps, phase.clip_norm, delta) != (1, 5000, 20.0, 1e-5):
         return
+    if segments[0].noise == "laplace":
+        return
+    bound = theory.repaired_bound(tuple(segments), delta)
+    repaired, improved = bound.best.epsilon, bound.improved.epsilon
     setting = (options.mixing.threshold, options.sparsity)
     columns: dict[str, list[dps.Json]] = {
         "printed": [FIGURE_3.get(setting) if panel == _PANELS[0] else None],
-        "recomputed": [real_epsilon(segments, delta).epsilon if segments[0].one_dimensional else repaired],
+        "recomputed": [theory.real_epsilon(segments, delta).epsilon if segments[0].one_dimensional else repaired],
         "repaired": [repaired],
         "improved": [improved],
     }
@@ -385,8 +399,8 @@ def _convex(declared: Mapping[str, Any], phase: dps.Phase, spec: dps.Spec, facts
     enforcement, share = ("literal", 4.0) if mixing.literal else ("exact", 12.0)
     yield _upper("excess-risk", risk(share), f"Theorem 3.1, {enforcement} enforcement", (_SMOOTH, _CONVEX, _MOVED))
     if mixing.literal:
-        why = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
-        yield compared("excess-risk", risk(12.0), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=why)
+        misprint = "a gap that grows by tau adds up to d tau^2 / 4 per step, not d tau^2 / 12"
+        yield compared("excess-risk", risk(12.0), "Theorem 3.1", f"{_SOURCE}, as printed", refuted=misprint)
 
 
 def _non_convex(
@@ -411,14 +425,14 @@ def _non_convex(
     tail = _TAIL
     if "tail" in declared:
         tail = replace(_TAIL, status="declared" if covered else "false")
-    why = "a factor 1 / q is dropped, and Theorem 3.2 drops a root as well"
+    misprint = "a factor 1 / q is dropped, and Theorem 3.2 drops a root as well"
     for name, theorem, assumed, values in (
         ("mean-gradient-without-mixing", "Theorem B.1", (), (case.dpsgd(), case.dpsgd(printed=True))),
         ("mean-gradient", "Theorem 3.2", (_MOVED,), (case.modelmix(moved), case.modelmix(moved, printed=True))),
     ):
         method = f"{theorem}, mean of min(9/20 |grad|^2, c/20 |grad|) at the learning rate it chooses"
         yield _upper(name, values[0], f"{method}, derived constants", (_SMOOTH, tail, *assumed))
-        yield compared(name, values[1], method, f"{_SOURCE}, as printed", refuted=why)
+        yield compared(name, values[1], method, f"{_SOURCE}, as printed", refuted=misprint)
 
 
 def _upper(quantity: str, value: float, method: str, assumptions: tuple[dps.Assumption, ...]) -> dps.Finding:

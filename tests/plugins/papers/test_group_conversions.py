@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpspec.accounting import Mixture, PrivacyLoss, gaussian
-from dpspec_group.black_box import Profile, converted_epsilons, group_epsilon, log_delta, log_factor, one_record_profile
+from dpspec_papers.group_conversions import (
+    Profile,
+    converted_epsilons,
+    group_epsilon,
+    log_delta,
+    log_factor,
+    one_record_profile,
+)
 
 # The settings of Ganesh 2024, figures 1 and 2: 2000 steps, delta 1e-6; Poisson rate 0.01, or batches of 500 of 50,000.
 # Epsilon and log10 of its delta for either factor; empty if every single-record epsilon up to 400 is too small.

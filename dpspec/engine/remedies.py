@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dpspec.contract import Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.events import Event
-from dpspec.contract.results import Remedy, Verdict
+from dpspec.contract.results import AuditResult, Remedy, Verdict
 from dpspec.engine.calibration import Evaluations, calibrate_spec
+from dpspec.engine.storage.stored_trials import AuditState
 from dpspec.errors import DpspecError
 from dpspec.language.numeric_values import numeric_key
 
@@ -27,7 +28,7 @@ _OF_ONE_RELEASE = ("mechanism.releases.0.sigma", "mechanism.releases.0.times")
 
 
 class Search:
-    """One search per run, so that a run with many failed claims is not slow."""
+    """The argument ``remedies`` of ``run``. One search per run, so that a run with many failed claims is not slow."""
 
     def __init__(self, catalog: Catalog, seconds: float | None = None) -> None:
         """seconds: the maximum processor time; 0 searches nothing."""
@@ -35,7 +36,14 @@ class Search:
         self._left = _SECONDS if seconds is None else seconds
         self._most_bound_seconds = _BOUNDS * self._left
 
-    def remedies(self, spec: Spec, verdicts: Sequence[Verdict], seconds: float) -> tuple[Remedy, ...]:
+    def __call__(self, audit: AuditResult, state: AuditState) -> tuple[Remedy, ...]:
+        """The remedies of an audit; none of an executed run, and none of a composition of audits."""
+        prepared = state.prepared
+        if prepared.recording is not None or prepared.components:
+            return ()
+        return self._remedies(prepared.spec, audit.verdicts, state.seconds)
+
+    def _remedies(self, spec: Spec, verdicts: Sequence[Verdict], seconds: float) -> tuple[Remedy, ...]:
         """Search the noise, the steps and the group size that prove all claims with the expectation proved.
 
         Args:

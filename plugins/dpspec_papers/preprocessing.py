@@ -5,7 +5,7 @@ processed datasets differ; only sgd-iterated reads it.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -32,7 +32,6 @@ from dpspec_preprocessing.sensitivity import (
     merging,
     one_record_of_regression,
     pca,
-    second_moment_sensitivity,
     trimmed_mean,
 )
 
@@ -206,6 +205,17 @@ def pca_printed(gap: float, records: int) -> Sensitivity:
 _series = partial(kit.series, rigor="approximate")
 
 
+def compare(
+    spec: dps.Spec, facts: dps.Facts, bounds: Sequence[dps.Finding | dps.Series]
+) -> Iterator[dps.Finding | dps.Series]:
+    """Epsilon and divergence by each accounting method, and Table 2 of the paper if the spec requests it."""
+    pipeline = Declaration.of(spec.mechanism.options).pipeline(facts.records, facts.features)
+    yield accounting_series(spec, pipeline)
+    yield divergence_series(spec, pipeline)
+    if (stated := spec.mechanism.get("table")) is not None:
+        yield from paper_tables(stated, pipeline.private.records, pipeline.private.noise)
+
+
 def paper_tables(stated: dps.FrozenMap, records: int, noise: float) -> Iterator[dps.Series]:
     p, ball, steps = int(stated["changed"]), int(stated["ball"]), int(stated["steps"])
     eta, gap, order = float(stated["eta"]), float(stated["eigengap"]), float(stated["order"])
@@ -321,46 +331,6 @@ def divergence_series(spec: dps.Spec, pipeline: Pipeline) -> dps.Series:
         by="accounting",
         log=["x", "y"],
         upper=["divergence"],
-    )
-
-
-def constants_series(declared: Declaration, pipeline: Pipeline) -> dps.Series:
-    m, private = pipeline.private, declared.private
-    of_loss = f"{private.loss} loss, record norm {declared.processed_norm:g}" if private.known_loss else "default"
-    rows: list[tuple[dps.Json, ...]] = []
-    rows.append(("Lipschitz constant L", m.lipschitz, of_loss if private.lipschitz is None else "declared"))
-    if private.takes_gradients:
-        if math.isfinite(m.smooth):
-            rows.append(("smoothness mu", m.smooth, of_loss if private.smooth is None else "declared"))
-        steps = "one pass" if m.kind == "sgd-iterated" else f"{m.steps} steps"
-        rows.append(("noise std sigma", m.sigma, f"L, eps_noise, {steps}"))
-    else:
-        rows.append(("sensitivity", m.sensitivity, "declared"))
-        if m.kind != "exponential":
-            noise = "noise std sigma" if m.kind == "gaussian" else "noise scale"
-            rows.append((noise, m.sigma, "sensitivity, eps_noise"))
-    if pipeline.private_step is not None:
-        std = second_moment_sensitivity(pipeline.radius) / pipeline.private_step.mu
-        rows.append(("noise std of the second-moment matrix", std, "radius, eps_noise of dp-pca"))
-    return _series(
-        "constants",
-        "Noise and constants of the private mechanism",
-        kit.columns_of(("constant", "value", "from"), rows),
-        source=PAPER,
-        x="constant",
-        y=["value"],
-        kind="constants",
-    )
-
-
-def measured_series(pipeline: Pipeline, measured: Mapping[str, float]) -> dps.Series:
-    rows = ((key, pipeline.collection.get(key), measured[key]) for key in sorted(measured))
-    return _series(
-        "measured",
-        "Declared and measured limits of the collection",
-        kit.columns_of(("limit", "declared", "measured"), rows),
-        source="measured on the records",
-        privacy="data-dependent",
     )
 
 

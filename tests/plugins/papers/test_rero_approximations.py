@@ -7,8 +7,8 @@ import pytest
 from scipy import integrate, stats
 from support.rero_values import BY_NAME, CIFAR, IMAGENET, IMAGENET_RATE
 
-from dpspec_rero import approximations
-from dpspec_rero.approximations import (
+from dpspec_papers import rero_approximations as approximations
+from dpspec_papers.rero_approximations import (
     clt_effect,
     gamma_clt,
     gamma_from_epsilon_delta,

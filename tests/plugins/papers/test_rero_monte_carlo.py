@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.rero_values import BY_NAME
 
-from dpspec_rero.comparison import gammas_monte_carlo, log_ratios
+from dpspec_papers.rero_monte_carlo import gammas_monte_carlo, log_ratios
 from dpspec_rero.options import Steps
 
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 from support.preprocessing_steps import count_in_balls, moved_distance
 
+from dpspec_papers.preprocessing import largest_sampled_order, printed_rdp
 from dpspec_preprocessing import sensitivity, steps
 from dpspec_preprocessing.engines import LinearEngine
 from dpspec_preprocessing.private import Private, PrivateMechanism, repaired_rdp
-from dpspec_preprocessing.tables import largest_sampled_order, printed_rdp
 
 Rows = npt.NDArray[np.float64]
 ETA = 0.01

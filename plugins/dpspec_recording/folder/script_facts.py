@@ -1,0 +1,59 @@
+"""The script around a recording: facts that a recorder of whole scripts notes after the end of the recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpspec.json_records import Count
+
+#: The largest number of optimizers, of other trainings, and of steps that are listed.
+MOST_LISTED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherSteps:
+    """Steps of an optimizer of torch that no recording of the script has.
+
+    Attributes:
+        optimizer: Its class.
+        steps: Their number.
+        on_model: Whether it has tensors of the recorded model.
+    """
+
+    optimizer: str
+    steps: Count
+    on_model: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherTraining:
+    """Another private training in the same process of the script.
+
+    Attributes:
+        folder: The name of its folder, in the same parent folder.
+        common: Whether both draw from some of the same records; None if that is not known.
+    """
+
+    folder: str
+    common: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptFacts:
+    """The script around a recorded training.
+
+    Attributes:
+        whole: Whether the recorder watched the script from its first line; not if it was imported later.
+        before, after: Steps of other optimizers before the recording began, and after its end. Those in between are
+            facts of the recording.
+        missed: The number of steps of the recorded optimizer that the recording does not have.
+        peers: Other private trainings.
+        read: The steps after which ``state_dict()`` of the recorded model was called, the last ones if there are many.
+    """
+
+    whole: bool
+    before: tuple[OtherSteps, ...] = ()
+    after: tuple[OtherSteps, ...] = ()
+    missed: Count = 0
+    peers: tuple[OtherTraining, ...] = ()
+    read: tuple[Count, ...] = ()

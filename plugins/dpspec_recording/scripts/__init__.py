@@ -1,0 +1,1 @@
+"""Recording of unedited scripts: ``dpspec record`` and ``import dpspec.auto``."""

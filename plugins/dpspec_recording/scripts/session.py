@@ -1,0 +1,272 @@
+"""The recordings of one script: it notices private trainings as they begin, and ends all recordings at its end."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpspec.errors import DpspecError
+from dpspec_recording.notices import say, use_lines
+from dpspec_recording.scripts.imported import Imported
+from dpspec_recording.scripts.patched_names import ITERATE, MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON
+
+if TYPE_CHECKING:
+    from dpspec_recording.scripts.steps import CountedSteps
+    from dpspec_recording.scripts.training import PreparedTraining
+
+#: What to do about a training that no library prepares.
+OWN_LOOP = (
+    "A custom loop needs `with dpspec.record(...)` around it, and in it the calls run.clipped(norms), "
+    "run.summed(total) and run.noised(noise): docs/how-to/audit-your-own-loop.md"
+)
+
+#: The session of this process.
+_current: list[Session] = []
+
+
+def start(folder: Path, *, whole: bool, summary: bool = True) -> Session:
+    """Begin to record this process, once; the session ends with the process.
+
+    Args:
+        folder: Training N is recorded in its subfolder N.
+        whole: Whether the script has not begun.
+        summary: Whether the end says where the recordings are.
+    """
+    if not _current:
+        _current.append(Session(folder.absolute(), whole=whole, summary=summary))
+    return _current[0]
+
+
+class Session:
+    """Watches a script by the names of :mod:`dpspec_recording.scripts.patched_names`. Its faults never end the script.
+
+    Attributes:
+        trainings: All private trainings that the script prepared, in this order.
+        error: The exception that ended the script; the user of the session sets it.
+        after_end: Called when all recordings have ended.
+    """
+
+    def __init__(self, folder: Path, *, whole: bool, summary: bool) -> None:
+        """Begin. The arguments are as for :func:`start`."""
+        self.folder, self._whole, self._summary = folder, whole, summary
+        self.trainings: list[PreparedTraining] = []
+        self.error: BaseException | None = None
+        self.after_end: Callable[[], None] = lambda: None
+        self._process, self._lock, self._depth = os.getpid(), threading.RLock(), 0
+        self._steps: CountedSteps | None = None
+        self._undo = contextlib.ExitStack()
+        self._imported = Imported({"torch": self._attach_torch, "opacus": self._attach_opacus})
+        self._imported.start()
+        use_lines(True)
+        atexit.register(self.end)
+        Finalize(None, self.end, exitpriority=0)  # processes of multiprocessing end without atexit
+
+    def _attach_torch(self, torch: Any) -> None:
+        with self._guarded():
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            from dpspec_recording.model_hook import suppressed
+            from dpspec_recording.scripts.steps import CountedSteps
+
+            self._steps = CountedSteps()
+            self._undo.callback(register_optimizer_step_post_hook(suppressed(self._stepped)).remove)
+            self._replace(torch.utils.data.DataLoader, ITERATE.name, self._iterating)
+
+    def _attach_opacus(self, opacus: Any) -> None:
+        with self._guarded():
+            for patched in (MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON):
+                self._replace(opacus.PrivacyEngine, patched.name, self._preparing)
+
+    def _replace(self, holder: type, name: str, wrapping: Callable[[Any], Any]) -> None:
+        """Replace the method of a patched name until the end."""
+        from dpspec_recording.watching.step_hooks import put_method
+
+        method = name.rpartition(".")[2]
+        self._undo.callback(put_method(holder, method, wrapping(getattr(holder, method))))
+
+    def _preparing(self, method: Any) -> Any:
+        @functools.wraps(method)
+        def make(engine: Any, *args: Any, **named: Any) -> Any:
+            self._depth += 1  # one of the two methods calls the other
+            try:
+                prepared = method(engine, *args, **named)
+            finally:
+                self._depth -= 1
+            if self._depth == 0:
+                with self._guarded():
+                    self._prepare(engine, prepared)
+            return prepared
+
+        return make
+
+    def _iterating(self, method: Any) -> Any:
+        @functools.wraps(method)
+        def iterate(loader: Any) -> Any:
+            with self._guarded():
+                for training in self.trainings:
+                    if training.is_waiting and training.is_of(loader):
+                        self._begin(training)
+            return method(loader)
+
+        return iterate
+
+    def _stepped(self, optimizer: Any, *_: Any) -> None:
+        if self._steps is None or hasattr(optimizer, "original_optimizer"):
+            return
+        self._steps.add(optimizer)
+        stepped = [training for training in self.trainings if training.optimizer() is optimizer]
+        if all(training.recorder is None for training in stepped):
+            for training in stepped:
+                training.missed += 1
+
+    def _prepare(self, engine: Any, prepared: Any) -> None:
+        from dpspec_recording.scripts.training import PreparedTraining
+
+        with self._lock:
+            self._enter_process()
+            training = PreparedTraining(engine, prepared, [peer for peer in self.trainings if peer.has_begun])
+            self.trainings.append(training)
+            training.wait(functools.partial(self._begin_guarded, training))
+
+    def _begin_guarded(self, training: PreparedTraining) -> None:
+        with self._guarded():
+            self._begin(training)
+
+    def _begin(self, training: PreparedTraining) -> None:
+        """Begin the recording of a training, or its next part."""
+        with self._lock:
+            if not training.is_waiting or os.getpid() != self._process or self._steps is None:
+                return
+            for peer in self.trainings:
+                if peer.recorder is not None and not peer.is_concurrent_with(training) and peer.recorder.steps:
+                    self._suspend(peer)
+            first = not training.has_begun
+            if first:
+                inner = [peer.optimizer() for peer in self.trainings]
+                training.others_before = self._steps.since([], self._steps.now(), inner, training.tensors)
+            try:
+                self._record(training, first=first)
+            except Exception as error:
+                stated = isinstance(error, DpspecError)
+                training.failure = (
+                    str(error) if stated else f"an error of the recorder, {type(error).__name__}: {error}"
+                )
+                say(f"dpspec record: a training is not recorded: {training.failure}")
+
+    def _record(self, training: PreparedTraining, *, first: bool) -> None:
+        earlier = [peer for peer in training.before if peer.has_begun and training.shares_model_with(peer)]
+        if first and earlier and earlier[-1].folder is not None:
+            with contextlib.suppress(DpspecError):  # of another dataset, for example: a separate training
+                training.begin(earlier[-1].folder, resume=True)
+                return
+        folder = training.folder or self._new_folder(training)
+        training.begin(folder, resume=not first)
+
+    def _suspend(self, training: PreparedTraining) -> None:
+        training.end(None)
+        assert self._steps is not None
+        training.steps_at_end = self._steps.now()
+        training.wait(functools.partial(self._begin_guarded, training))
+
+    def _new_folder(self, training: PreparedTraining) -> Path:
+        """The folder of a new training, with the next free number; all ranks of one training get the same."""
+        number, folder = 0, self.folder
+        while folder == self.folder:
+            number += 1
+            with contextlib.suppress(FileExistsError):
+                (self.folder / str(number)).mkdir(parents=True)
+                folder = self.folder / str(number)
+        if training.is_distributed:
+            from dpspec_recording.ranks.group import agreed
+
+            begun = sum(peer.is_distributed and peer.has_begun for peer in self.trainings)
+            common = self.folder / agreed(f"dpspec-script/{begun}", str(number))
+            if common != folder:
+                folder.rmdir()
+            return common
+        return folder
+
+    def _enter_process(self) -> None:
+        """Begin again in a forked process: the trainings of its parent are recorded there."""
+        if os.getpid() != self._process:
+            self._process, self.trainings, self._lock = os.getpid(), [], threading.RLock()
+            Finalize(None, self.end, exitpriority=0)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            say(f"dpspec record: an error of the recorder, {type(error).__name__}: {error}; the script continues")
+
+    def end(self) -> None:
+        """End all recordings, and leave no patched name."""
+        if os.getpid() != self._process or self not in _current:
+            return
+        _current.remove(self)
+        error = None if self.error is None or isinstance(self.error, SystemExit) else type(self.error)
+        for training in self.trainings:
+            with self._guarded():
+                if training.recorder is not None:
+                    training.end(error)
+                    training.steps_at_end = [] if self._steps is None else self._steps.now()
+                training.stop_waiting()
+        for training in self.trainings:
+            with self._guarded():
+                self._note(training)
+        with self._guarded():
+            self._undo.close()
+        self._imported.stop()
+        use_lines(False)
+        if self._summary:
+            say(f"dpspec record: {self.summary()}")
+        self.after_end()
+
+    def _note(self, training: PreparedTraining) -> None:
+        if self._steps is None or not training.has_begun:
+            return
+        from dpspec_recording.folder.script_facts import OtherTraining
+        from dpspec_recording.recognized import have_common_records
+
+        inner, peers = [peer.optimizer() for peer in self.trainings], list[OtherTraining]()
+        for peer in self.trainings:
+            if peer.folder is None or peer.folder == training.folder:
+                continue
+            datasets = training.dataset(), peer.dataset()
+            common = None if None in datasets else have_common_records(*datasets)
+            peers.append(OtherTraining(folder=peer.folder.name, common=common))
+        after = self._steps.since(training.steps_at_end, self._steps.now(), inner, training.tensors)
+        training.note(whole=self._whole, after=after, peers=tuple(peers))
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of the recordings."""
+        recorded = {training.folder: None for training in self.trainings if training.folder is not None}
+        return list(recorded)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why trainings were not recorded."""
+        return [training.failure for training in self.trainings if training.failure]
+
+    def summary(self) -> str:
+        """The number of recordings, and the next command."""
+        names = [os.path.relpath(folder) for folder in self.folders]
+        if len(names) == 1:
+            return f"1 training is recorded: dpspec check {names[0]} --epsilon E --delta D"
+        if names:
+            return f"{len(names)} trainings are recorded: dpspec check {names[0]}, ..., {names[-1]}"
+        if self.failures:
+            return "nothing was recorded"
+        if self.trainings:
+            return "nothing was recorded: the script prepared a private training by make_private, and none began"
+        if self._steps is None:
+            return f"nothing was recorded: the script did not import torch. {OWN_LOOP}"
+        return f"nothing was recorded: the script called make_private of no PrivacyEngine of Opacus. {OWN_LOOP}"

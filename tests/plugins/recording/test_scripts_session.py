@@ -1,0 +1,318 @@
+"""Private trainings that a session finds in a script: one, several, in turn, and next to other trainings."""
+
+import contextlib
+import sys
+import warnings
+
+import opacus
+import pytest
+import torch
+from opacus import PrivacyEngine
+from support.checked_runs import Question, check_run
+from support.opacus_training import FEATURES, RECORDS, Training
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+from dpspec.errors import UsageError
+from dpspec_recording.folder.place import the_recording
+from dpspec_recording.folder.resumed_folder import open_run
+from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.scripts import session as sessions
+from dpspec_recording.scripts.session import start
+
+CLAIM = Question(delta=1e-5, epsilon=100.0)
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A function that runs a part of a script in a session, ends it, and returns the session."""
+    warnings.simplefilter("ignore")
+
+    def run(call, *, whole=True, error=None):
+        session = start(tmp_path / "run", whole=whole, summary=False)
+        try:
+            call()
+        finally:
+            session.error = error
+            session.end()
+        return session
+
+    return run
+
+
+def rows(count=RECORDS):
+    x = torch.randn(count, FEATURES)
+    return TensorDataset(x, (x[:, 0] > 0).long())
+
+
+class Private:
+    """A training of a script that can go on later."""
+
+    def __init__(self, data, *, model=None, optimizer=None, batch=30):
+        model = model or nn.Linear(FEATURES, 2)
+        made = PrivacyEngine(accountant="rdp").make_private(
+            module=model,
+            optimizer=optimizer or torch.optim.SGD(model.parameters(), lr=0.05),
+            data_loader=DataLoader(data, batch_size=batch),
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+        )
+        self.model, self.optimizer, self.loader = made
+
+    def train(self):
+        for x, y in self.loader:
+            self.step(x, y)
+        return self
+
+    def step(self, x, y):
+        self.optimizer.zero_grad()
+        cross_entropy(self.model(x), y).backward()
+        self.optimizer.step()
+
+
+def facts_of(session, number=1):
+    return RunFolder.open(session.folder / str(number)).script
+
+
+def plainly(model, steps=3):
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, FEATURES)).sum().backward()
+        optimizer.step()
+
+
+def confirmed(session, number=1):
+    (audit,) = check_run(session.folder / str(number), CLAIM).result.audits
+    return " ".join(audit.recording.confirm)
+
+
+def statuses(session, number=1):
+    (audit,) = check_run(session.folder / str(number), CLAIM).result.audits
+    return {channel.name: channel for channel in audit.recording.channels}
+
+
+def test_a_training_is_recorded_with_the_same_bits_and_nothing_is_left_behind(script):
+    before = PrivacyEngine.make_private, PrivacyEngine.make_private_with_epsilon, DataLoader.__iter__
+    finders, found = list(sys.meta_path), []
+    session = script(lambda: found.extend(Training().run()))
+    assert all(torch.equal(a, b) for a, b in zip(Training().run(), found, strict=True))
+    assert before == (PrivacyEngine.make_private, PrivacyEngine.make_private_with_epsilon, DataLoader.__iter__)
+    assert (sys.meta_path, sessions._current, session.failures) == (finders, [], [])
+    result = check_run(session.folder / "1", CLAIM)
+    assert result.result.exit_code == 0
+    assert the_recording(session.folder) == session.folder / "1"
+    assert facts_of(session).whole
+    assert "by other means than an optimizer of torch (no other one stepped)" in confirmed(session)
+
+
+def test_a_training_by_make_private_with_epsilon_is_one_training(script):
+    def call():
+        model = nn.Linear(FEATURES, 2)
+        made = PrivacyEngine(accountant="rdp").make_private_with_epsilon(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.05),
+            data_loader=DataLoader(rows(), batch_size=30),
+            target_epsilon=8.0,
+            target_delta=1e-5,
+            epochs=1,
+            max_grad_norm=1.0,
+        )
+        for x, y in made[2]:
+            cross_entropy(made[0](x), y).backward()
+            made[1].step()
+            made[1].zero_grad()
+
+    assert [folder.name for folder in script(call).folders] == ["1"]
+
+
+def test_a_function_that_is_called_twice_makes_two_recordings_that_know_each_other(script):
+    data = rows()
+    session = script(lambda: [Private(data).train() for _ in range(2)])
+    assert [folder.name for folder in session.folders] == ["1", "2"]
+    for number, other in ((1, "2"), (2, "1")):
+        assert check_run(session.folder / str(number), CLAIM).result.exit_code == 0
+        (fact,) = facts_of(session, number).peers
+        assert (fact.folder, fact.common) == (other, True)
+        assert f"the models of training {other} of the script" in confirmed(session, number)
+        assert "no other one stepped" not in confirmed(session, number)
+    with pytest.raises(UsageError, match="has the recordings of 2 trainings, 1, 2"):
+        the_recording(session.folder)
+
+
+@pytest.mark.parametrize("kind", ["disjoint", "unknown"])
+def test_trainings_on_other_records_are_told_apart_only_if_the_recorder_knows_them(script, kind):
+    data = rows()
+    halves = [Subset(data, range(150)), Subset(data, range(150, 300))] if kind == "disjoint" else [rows(), rows()]
+    session = script(lambda: [Private(half).train() for half in halves])
+    assert facts_of(session).peers[0].common is {"disjoint": False, "unknown": None}[kind]
+    question = "training 2 of the script had none of these records, or the model is not released"
+    assert (question in confirmed(session)) == (kind == "unknown")
+
+
+def test_a_training_that_goes_on_after_another_one_is_recorded_in_parts(script):
+    def call():
+        first = Private(rows()).train()
+        second = Private(rows()).train()
+        first.train()
+        second.train()
+
+    session = script(call)
+    for number in (1, 2):
+        run = open_run(session.folder / str(number))
+        assert run.numbers == (1, 2)
+        assert statuses(session, number)["released-model"].status != "violated"
+
+
+def test_two_networks_of_one_training_are_recorded_at_the_same_time(script):
+    def call():
+        first, second = Private(rows()), Private(rows())
+        for (x, y), (u, v) in zip(first.loader, second.loader, strict=True):
+            first.step(x, y)
+            second.step(u, v)
+
+    session = script(call)
+    assert [(session.folder / str(n) / "part-2").exists() for n in (1, 2)] == [False, False]
+    assert "other private optimizers made 10 steps" in statuses(session)["released-model"].text
+
+
+def test_an_engine_for_each_round_continues_the_recording_of_the_model(script):
+    data = rows()
+
+    def call():
+        model = nn.Linear(FEATURES, 2)
+        for _ in range(2):
+            Private(data, model=model).train().model.to_standard_module()
+
+    session = script(call)
+    assert [folder.name for folder in session.folders] == ["1"]
+    assert open_run(session.folder / "1").numbers == (1, 2)
+
+
+def test_weights_that_are_set_before_the_first_gradients_are_the_initial_ones(script):
+    def call():
+        training = Private(rows())
+        with torch.no_grad():
+            training.model.eval()(torch.randn(3, FEATURES))
+            for p in training.model.train().parameters():
+                p.uniform_(-0.1, 0.1)
+        training.train()
+
+    assert check_run(script(call).folder / "1", CLAIM).result.exit_code == 0
+
+
+def test_steps_of_other_optimizers_before_and_after_are_asked_about(script):
+    def call():
+        model = nn.Linear(FEATURES, 2)
+        plainly(model)
+        Private(rows(), model=model).train()
+        Private(rows())  # prepared, and never begun
+        later = nn.Linear(FEATURES, 2)
+        Private(rows()).train()
+        plainly(later, steps=2)
+
+    session = script(call)
+    (before,) = facts_of(session).before
+    assert (before.optimizer, before.steps, before.on_model) == ("Adam", 3, True)
+    (after,) = facts_of(session).after
+    assert (after.optimizer, after.steps, after.on_model) == ("Adam", 2, False)
+    asked = confirmed(session)
+    assert "3 steps of Adam on tensors of the model before this training and 2 steps of Adam after" in asked
+    assert "no other one stepped" not in asked
+
+
+def test_steps_that_no_recording_has_leave_the_released_model_open(script):
+    def call():
+        training = Private(rows())
+        training.optimizer.original_optimizer.zero_grad()
+        for p in training.model.parameters():
+            p.grad = torch.ones_like(p)
+        training.optimizer.original_optimizer.step()
+        training.train()
+
+    channel = statuses(script(call))["released-model"]
+    assert channel.status == "open"
+    assert "its optimizer made one step in the script that the recording does not have" in channel.text
+
+
+def test_the_script_s_reads_of_the_weights_are_listed(script):
+    def call(each_epoch):
+        training = Private(rows())
+        for _ in range(2):
+            training.train()
+            if each_epoch:
+                training.model.state_dict()
+        training.model.state_dict()
+
+    assert "the script read its state_dict() after step 10 and step 20" in confirmed(script(lambda: call(True)))
+
+
+def test_a_late_session_claims_less(script):
+    session = script(lambda: Training().run(), whole=False)
+    asked = confirmed(session)
+    assert "nothing was trained on these records in the script before it imported dpspec.auto" in asked
+    assert "no other one stepped" not in asked
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"), [(KeyboardInterrupt(), "KeyboardInterrupt"), (ValueError(), "ValueError"), (SystemExit(3), "")]
+)
+def test_an_end_by_an_error_is_noted_and_by_exit_is_not(script, error, noted):
+    session = script(lambda: Training(epochs=1).run(), error=error)
+    *_, end = RunFolder.open(session.folder / "1").steps()
+    assert end.error == noted
+
+
+def test_what_the_recorder_does_not_support_is_said_and_the_script_goes_on(script, capsys, monkeypatch):
+    class Other(opacus.optimizers.DPOptimizer):
+        pass
+
+    monkeypatch.setattr("opacus.privacy_engine.get_optimizer_class", lambda **_: Other)
+    session = script(lambda: Private(rows()).train())
+    assert session.folders == []
+    assert "a training is not recorded: the recorder does not know" in capsys.readouterr().err
+    assert session.summary() == "nothing was recorded"
+
+
+def test_a_fault_of_the_session_never_ends_the_script(script, capsys, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("dpspec_recording.scripts.training.PreparedTraining.begin", broken)
+    finished = []
+    session = script(lambda: finished.append(Private(rows()).train()))
+    assert finished
+    assert session.folders == []
+    assert "a training is not recorded: an error of the recorder, RuntimeError: broken" in capsys.readouterr().err
+
+
+def test_a_script_that_turns_warnings_into_errors_goes_on_and_gets_the_cautions(script, capsys):
+    def call():
+        torch.manual_seed(0)
+        with warnings.catch_warnings():
+            training = Private(rows())
+            training.model(torch.randn(2, FEATURES)).sum().backward()  # torch warns of its hooks, once
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", "Full backward hook")
+            training.train()
+
+    session = script(call)
+    assert "dpspec, rule guessable-seed: " in capsys.readouterr().err
+    (audit,) = check_run(session.folder / "1", CLAIM).result.audits
+    assert "guessable-seed" in [rule.name for rule in audit.recording.rules]
+
+
+def test_an_own_loop_is_told_the_three_calls(script):
+    session = script(lambda: plainly(nn.Linear(FEATURES, 2)))
+    for call in ("run.clipped", "run.summed", "run.noised"):
+        assert call in session.summary()
+    prepared = script(lambda: Private(rows()))
+    assert "and none began" in prepared.summary()
+
+
+def test_a_second_session_is_the_first_one(tmp_path):
+    with contextlib.ExitStack() as stack:
+        first = start(tmp_path / "run", whole=True, summary=False)
+        stack.callback(first.end)
+        assert start(tmp_path / "other", whole=False) is first
