@@ -37,6 +37,9 @@ from dpspec_recording.folder.step_record import (
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+#: Minimum number of batch sizes whose product with a factor is constant.
+_FEWEST_SIZES = 3
+
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
 
@@ -341,7 +344,8 @@ class RecordedRun:
 
     @property
     def _follows_sizes(self) -> bool:
-        """Whether the factors rise or fall with the number of records in the batch."""
+        """Whether the factors rise or fall with the number of records in the batch, or are proportional to it or its
+        inverse."""
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = self["divisor"] / self["measured_divisor"]
         observed = np.isfinite(factors) & np.isfinite(self["rows"])
@@ -349,7 +353,14 @@ class RecordedRun:
         unique_sizes, places = np.unique(sizes, return_inverse=True)
         means = np.bincount(places, factors) / np.maximum(np.bincount(places), 1)
         is_one = np.abs(factors - means[places]) <= self.divisor_precision * np.abs(factors)
-        return len(unique_sizes) > 1 and bool(is_one.all()) and follow(means[places], sizes)
+        if len(unique_sizes) < _FEWEST_SIZES or not is_one.all():
+            return False
+        if np.ptp(means) <= self.divisor_precision * np.abs(means).max():
+            return False
+        with np.errstate(divide="ignore", invalid="ignore"):
+            products = [means * unique_sizes, means / unique_sizes]
+        is_power = any(np.ptp(row) <= 2.0 * self.divisor_precision * np.abs(row).max() for row in products)
+        return is_power or follow(means[places], sizes)
 
     @cached_property
     def factors(self) -> Array:
