@@ -1,4 +1,4 @@
-"""The recording that a folder stands for, and its removal."""
+"""The recording in a folder, and its removal."""
 
 import re
 import shutil

@@ -25,7 +25,7 @@ _OF_FACTS = {
     "drawn_batches": ("unused-batches", "the number of drawn batches"),
     "passed_over": ("unused-batches", "the number of unused batches within passes"),
     "history": ("accounting", "the history of the accountant"),
-    "rules": ("one-record", "what the rules noticed"),
+    "rules": ("one-record", "the cautions of the rules"),
 }
 
 
