@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Any, cast
 
 import typer
@@ -97,11 +98,20 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
         refusal = UsageError(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
         note(f"error: {_said(refusal)}")
         return refusal.exit_code
-    except ModuleNotFoundError as error:
-        if error.name not in _OF_TRAINING:
+    except (ImportError, AttributeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in _OF_TRAINING:
+            note(f"error: this command needs {error.name}: install dpspec in place of dpspec-core")
+            return ExitCode.USAGE
+        plugin = _plugin_of_another_version(error)
+        if not plugin:
             raise
-        note(f"error: this command needs {error.name}: install dpspec in place of dpspec-core")
-        return ExitCode.USAGE
+        from dpspec.version import VERSION
+
+        note(
+            f"error: plugin {plugin} was written for another version of dpspec than {VERSION} ({_said(error)}): "
+            "install a version of the plugin that supports this one"
+        )
+        return ExitCode.PLUGIN
     except Exception as error:
         out_of_memory = isinstance(error, MemoryError)
         if not out_of_memory and "torch" in sys.modules:
@@ -119,6 +129,19 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
     if answer == ExitCode.INTERRUPTED:
         return _interrupted()
     return answer if isinstance(answer, int) else ExitCode.OK
+
+
+def _plugin_of_another_version(error: ImportError | AttributeError) -> str:
+    """The plugin whose code asked dpspec for a module or a name that this version does not have; empty if none did."""
+    if isinstance(error, ImportError):
+        module = error.name or ""
+    else:
+        module = error.obj.__name__ if isinstance(error.obj, ModuleType) else ""
+    if module.partition(".")[0] != "dpspec":
+        return ""
+    from dpspec.registry.loader import raised_by
+
+    return raised_by(error)
 
 
 def _interrupted() -> int:

@@ -118,6 +118,8 @@ def epsilon(
         emit(_as_json(settings, groups, delta, target))
     else:
         emit(_table(settings, groups, delta, target))
+    if target is not None and any(group.noise == schedule_privacy.LEAST_CALIBRATED for group in groups):
+        note(f"The search ends at noise {schedule_privacy.LEAST_CALIBRATED}: less noise may reach the target, too.")
     if records is not None:
         _caution(delta, records)
     return ExitCode.OK

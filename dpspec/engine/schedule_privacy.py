@@ -48,7 +48,7 @@ MIN_NOISE, MAX_NOISE, MAX_STEPS, MAX_GROUP = 1e-6, 1e6, 10**6, 10_000
 
 #: The smallest noise that a search for a target returns: with less, one epsilon of many steps takes seconds, and no
 #: stated target needs it.
-_LEAST_CALIBRATED = 1e-2
+LEAST_CALIBRATED = 1e-2
 
 #: The largest sensitivity over the scale of Laplace noise.
 _LARGEST_EDGE = 100.0
@@ -276,7 +276,7 @@ def noise_for(target: float, schedule: Callable[[float], Schedule], group_size: 
         )
         return math.log(target / worse.upper) if worse.upper > 0.0 else 700.0
 
-    smallest, largest = math.log(_LEAST_CALIBRATED * (1.0 + 1e-12)), math.log(MAX_NOISE * (1.0 - 1e-12))
+    smallest, largest = math.log(LEAST_CALIBRATED * (1.0 + 1e-12)), math.log(MAX_NOISE * (1.0 - 1e-12))
     high = 0.0
     if margin(high) >= 0.0:
         low = high - 0.7
@@ -284,7 +284,7 @@ def noise_for(target: float, schedule: Callable[[float], Schedule], group_size: 
             high, low = low, low - 0.7
         low = max(low, smallest)
         if margin(low) >= 0.0:
-            return _LEAST_CALIBRATED
+            return LEAST_CALIBRATED
     else:
         low, high = high, high + 0.7
         while high < largest and margin(high) < 0.0:

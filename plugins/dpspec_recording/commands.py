@@ -144,8 +144,8 @@ def check(
         if surplus:
             raise UsageError(f"{surplus[0]} does not apply to --history: remove it")
         relation = adjacency or "add-remove"
-        shown = Shown(internal=internal, verbose=verbose, quiet=quiet)
-        return _check_history(history, epsilon, 1e-5 if delta is None else delta, sizes, relation, reports, shown)
+        display = Display(internal=internal, verbose=verbose, quiet=quiet)
+        return _check_history(history, epsilon, 1e-5 if delta is None else delta, sizes, relation, reports, display)
     if run is None:
         raise UsageError("RUN is missing: give the folder that dpspec.record wrote, or --history FILE")
     relation = adjacency or "zero-out"
@@ -174,20 +174,20 @@ def check(
             show_diagnostics(error.diagnostics, {str(declare): read_declared_facts(declare).text})
             raise ShownError(error.exit_code, error.diagnostics) from None
     if not any(report.to_stdout for report in report_files):
-        Shown(internal=internal, verbose=verbose, quiet=quiet).show(result)
+        Display(internal=internal, verbose=verbose, quiet=quiet).print_result(result)
     write_reports(report_files, result, internal=internal)
     return result.exit_code
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
-    """What the terminal shows of a result."""
+class Display:
+    """The options of the output on the terminal."""
 
     internal: bool
     verbose: bool
     quiet: bool
 
-    def show(self, result: Result) -> None:
+    def print_result(self, result: Result) -> None:
         from dpspec.reporters.summary import tally
 
         if self.quiet:
@@ -203,7 +203,7 @@ def _check_history(
     sizes: Sequence[int],
     adjacency: str,
     reports: Sequence[str],
-    shown: Shown,
+    display: Display,
 ) -> int:
     from dpspec.engine.declared_history import check_history, differences, headline, read_history
 
@@ -215,10 +215,10 @@ def _check_history(
             declared, epsilon=epsilon, delta=delta, group_size=sizes, adjacency=adjacency, catalog=catalog
         )
     if not any(report.to_stdout for report in report_files):
-        for sentence in () if shown.quiet else (headline(declared), *differences(declared, result, delta)):
+        for sentence in () if display.quiet else (headline(declared), *differences(declared, result, delta)):
             emit(textwrap.fill(sentence, page_width(), break_long_words=False))
-        shown.show(result)
-    write_reports(report_files, result, internal=shown.internal)
+        display.print_result(result)
+    write_reports(report_files, result, internal=display.internal)
     return result.exit_code
 
 

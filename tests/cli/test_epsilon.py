@@ -72,6 +72,12 @@ def test_json_has_unrounded_ends(dpspec):
     assert 0.01 < group["true_positives_at_1_percent"][0] <= group["true_positives_at_1_percent"][1] < 1
 
 
+@pytest.mark.parametrize(("target", "ends"), [(1e6, True), (1.0, False)])
+def test_the_end_of_the_search_for_a_target_is_named(dpspec, target, ends):
+    done = dpspec("epsilon", "--target", target, "--rate", 1, "--steps", 1)
+    assert ("The search ends at noise 0.01" in done.err) is ends
+
+
 def test_a_target_gives_noise_that_reaches_it(dpspec):
     arguments = ("--rate", 0.1, "--steps", 10, "--group-size", "1,3")
     done = dpspec("epsilon", "--target", 8, *arguments)

@@ -70,6 +70,6 @@ def test_no_claim_of_a_figure_fails_because_of_its_delta() -> None:
         for spec in load_specs([path], catalog).specs:
             places = [d.path for d in check(spec, catalog) if d.code == LARGE_DELTA]
             warned += len(places)
-            accepted = [LARGE_DELTA in spec.claims[int(place[1])].get("accept", {}) for place in places]
+            accepted = [LARGE_DELTA in spec.claims[int(place[1])].accept for place in places]
             assert all(accepted), (path.name, places)
     assert warned

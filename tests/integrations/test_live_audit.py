@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.opacus_training import Training, physical_batches
 
 from dpspec.errors import UsageError
@@ -102,6 +103,15 @@ def test_another_optimizer_is_refused_by_name(tmp_path: Path) -> None:
     training = Training().build()
     with pytest.raises(UsageError, match="the trainer steps SGD, not Opacus' optimizer"):
         LiveAudit(tmp_path / "run").start(training.model, training.private.original_optimizer, training.loader)
+
+
+def test_a_budget_of_two_processes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of real processes in ``test_two_processes.py``, with the libraries of a trainer."""
+    training = Training().build()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(UsageError, match="stop_at_epsilon is for one process"):
+        LiveAudit(tmp_path / "run", stop_at_epsilon=4.0).start(training.model, training.private, training.loader)
 
 
 def test_a_training_that_fails_is_recorded_and_not_judged(tmp_path: Path) -> None:

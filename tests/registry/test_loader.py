@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import logging
 import sys
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -13,7 +14,7 @@ from dpspec.contract import Backend, Dataset, Mechanism, Model, Reporter, Schema
 from dpspec.contract.attacks import Canary, Score
 from dpspec.contract.catalog import BrokenPlugin, Offered
 from dpspec.contract.events import RunFinished
-from dpspec.errors import PluginError
+from dpspec.errors import ExitCode, PluginError
 from dpspec.registry import loader
 from dpspec.registry.loader import FAMILIES, Registry, build, discover, mark, problems, raised_by, resolve
 
@@ -243,6 +244,34 @@ def test_the_name_survives_another_process(theirs: ModuleType) -> None:
 def test_a_plugin_that_leaves_the_program_is_no_success(theirs: ModuleType, capsys) -> None:
     assert run_to_exit_code(theirs.leave, []) == 4
     assert "this is a bug in plugin dpspec-theirs: SystemExit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["from dpspec.stats import thresholds", "import dpspec.gone", "import dpspec.stats\n    dpspec.stats.thresholds"],
+)
+def test_a_plugin_that_asks_for_a_missing_name_of_dpspec_is_refused_in_one_line(theirs, capsys, statement) -> None:
+    """A plugin of version 0.2.0 may import an alias that 0.3.0 removed; it got a traceback and was called a bug."""
+    exec(f"def plan():\n    {statement}\n", theirs.__dict__)
+    assert run_to_exit_code(theirs.plan, []) == ExitCode.PLUGIN
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: plugin dpspec-theirs was written for another version of dpspec than ")
+    assert ("gone" if "gone" in statement else "thresholds") in line
+
+
+@pytest.mark.parametrize("statement", ["import gone", "from math import gone", "import math\n    math.gone", "1 .gone"])
+def test_a_plugin_that_asks_others_for_a_missing_name_has_a_bug(theirs, capsys, statement) -> None:
+    exec(f"def plan():\n    {statement}\n", theirs.__dict__)
+    assert run_to_exit_code(theirs.plan, []) == ExitCode.PLUGIN
+    assert "this is a bug in plugin dpspec-theirs: " in capsys.readouterr().err
+
+
+def test_a_missing_name_that_dpspec_asks_for_is_its_own_bug(capsys) -> None:
+    def command() -> None:
+        import_module("dpspec.gone")
+
+    assert run_to_exit_code(command, []) == ExitCode.BUG
+    assert "this is a bug in dpspec: ModuleNotFoundError" in capsys.readouterr().err
 
 
 def fragment(**properties):

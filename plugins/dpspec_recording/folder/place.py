@@ -1,4 +1,4 @@
-"""The folder of a new recording: its number, and the removal of an earlier recording."""
+"""The recording in a folder, and its removal."""
 
 import re
 import shutil
@@ -12,16 +12,6 @@ _FOLDERS = re.compile(r"(rank|part)-\d+")
 
 #: Folders of the trainings of one script.
 _TRAINING = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
-
-_MOST = 1_000_000
-
-
-def numbered(folder: Path) -> Path:
-    """The folder, with ``{n}`` in its last part replaced by the first number from 1 that no file or folder has."""
-    if "{n}" not in folder.name:
-        return folder
-    paths = (folder.with_name(folder.name.replace("{n}", str(number))) for number in range(1, _MOST))
-    return next(path for path in paths if not path.exists())
 
 
 def the_recording(folder: Path) -> Path:

@@ -1,7 +1,7 @@
 """The facts that the recorder always notes for a kind of training.
 
 A test on a missing fact would be omitted without a word. Each rank and each part of a training is read alone, because
-their joined facts come from the folders that have them.
+their joined facts are read from the folders that have them.
 """
 
 from dataclasses import replace

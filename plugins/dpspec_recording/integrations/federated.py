@@ -24,7 +24,7 @@ from dpspec.accounting import PrivacyLoss
 from dpspec.errors import UsageError
 from dpspec.reporters.terminal import render_brief
 from dpspec.results.checked_run import CheckedRun
-from dpspec_recording.folder.place import numbered
+from dpspec_recording.folder.free_number import numbered
 from dpspec_recording.parts import Parts
 from dpspec_recording.recorder import Recorder
 

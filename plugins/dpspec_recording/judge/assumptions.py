@@ -274,5 +274,5 @@ def _records(run: RecordedRun) -> Iterator[Assumption]:
                 "a record may cause an error, and a person may stop by a loss: record a run without it, or "
                 "--assume ended-by-error"
             )
-        text = f"an exception{named} ended the {span} after {run.steps} steps: {reason}"
+        text = f"an exception{named} ended the {span} after {several(run.steps, 'step')}: {reason}"
         yield stated("ended-by-error", status="unchecked", text=text)

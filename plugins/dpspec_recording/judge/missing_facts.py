@@ -15,7 +15,7 @@ _LACKS |= {
     "drawn_batches": Missing(condition="unused-batches", subject="the number of drawn batches"),
     "passed_over": Missing(condition="unused-batches", subject="the number of unused batches within passes"),
     "history": Missing(condition="accounting", subject="the history of the accountant"),
-    "rules": Missing(condition="one-record", subject="what the rules noticed"),
+    "rules": Missing(condition="one-record", subject="the cautions of the rules"),
 }
 
 

@@ -46,6 +46,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 F = TypeVar("F")
 
+#: Minimum number of batch sizes whose product with a factor is constant.
+_FEWEST_SIZES = 3
+
 #: Minimum number of steps at which a constant that rises or falls with the batch sizes is not a coincidence.
 _FEWEST = 12
 
@@ -363,7 +366,10 @@ class RecordedRun:
     def _has_constant_factor(self) -> bool:
         """Whether all factors other than 1 are equal."""
         scaled = self.factors[np.abs(self.factors - 1.0) > self.divisor_precision]
-        return len(scaled) > 0 and bool(np.ptp(scaled) <= self.divisor_precision * np.abs(scaled).max())
+        if len(scaled) == 0:
+            return False
+        with np.errstate(over="ignore"):
+            return bool(np.ptp(scaled) <= self.divisor_precision * np.abs(scaled).max())
 
     @property
     def _is_at_all_steps(self) -> bool:
@@ -371,7 +377,8 @@ class RecordedRun:
 
     @property
     def _follows_sizes(self) -> bool:
-        """Whether the factors rise or fall with the number of records in the batch."""
+        """Whether the factors rise or fall with the number of records in the batch, or are proportional to it or its
+        inverse."""
         with np.errstate(divide="ignore", invalid="ignore"):
             factors = self["divisor"] / self["measured_divisor"]
         observed = np.isfinite(factors) & np.isfinite(self["rows"])
@@ -379,12 +386,19 @@ class RecordedRun:
         unique_sizes, places = np.unique(sizes, return_inverse=True)
         means = np.bincount(places, factors) / np.maximum(np.bincount(places), 1)
         is_one = np.abs(factors - means[places]) <= self.divisor_precision * np.abs(factors)
-        return len(unique_sizes) > 1 and bool(is_one.all()) and follow(means[places], sizes)
+        if len(unique_sizes) < _FEWEST_SIZES or not is_one.all():
+            return False
+        if np.ptp(means) <= self.divisor_precision * np.abs(means).max():
+            return False
+        with np.errstate(divide="ignore", invalid="ignore"):
+            products = [means * unique_sizes, means / unique_sizes]
+        is_power = any(np.ptp(row) <= 2.0 * self.divisor_precision * np.abs(row).max() for row in products)
+        return is_power or follow(means[places], sizes)
 
     @cached_property
     def factors(self) -> Array:
         """(k,) the factors beyond the declared divisor of the steps with a measured one."""
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):  # edited divisors may be of any size
             factors: Array = self["divisor"] / self["measured_divisor"]
         return factors[np.isfinite(factors)]
 

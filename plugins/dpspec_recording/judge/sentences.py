@@ -247,9 +247,9 @@ def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[Fir
         yield f"{end.error} ended the block after {run.steps} steps."
     moved = [test for test in rejected if test.name in (MOVED.name, OTHER_PARAMETERS.name)]
     optimizers = [] if end is None else [facts.get(SECOND_OPTIMIZER.name) for facts in facts_of_parts(end.rules)]
-    others = [facts for facts in optimizers if isinstance(facts, Mapping) and facts.get("others")]
+    with_others = [facts for facts in optimizers if isinstance(facts, Mapping) and facts.get("others")]
     explaining = {LOADED_WEIGHTS.name}
-    if others and changes_model(others[0]):  # the caution is of the first part with another optimizer
+    if with_others and changes_model(with_others[0]):  # the caution is of the first part with another optimizer
         explaining.add(SECOND_OPTIMIZER.name)
     causes = [rule for rule in rules if rule.name in explaining]
     for rule in causes if moved else ():

@@ -45,7 +45,8 @@ class RecordsInModel(InputRule):
 
     def observe(self, inputs: Mapping[str, Any]) -> None:
         """Keep the first inputs, for datasets that are not in memory."""
-        self._input = next(iter(inputs.values()), None)
+        first = next(iter(inputs.values()), None)
+        self._input = None if first is None else _without_transforms(first)
         self.inspects = False
 
     def after_step(self, step: RuleStep) -> None:
@@ -82,6 +83,15 @@ class RecordsInModel(InputRule):
         omitted = f" and {len(phrases) - 3} more" if len(phrases) > 3 else ""
         text = f"{', '.join(phrases[:3])}{omitted} of the dataset: is the model that you release a copy of records?"
         return text[:1].upper() + text[1:]
+
+
+def _without_transforms(tensor: Any) -> Any:
+    """The tensor that transforms of ``torch.func`` wrap: with ``vmap`` it has all records of the batch."""
+    from torch._C import _functorch
+
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _tables(loader: Any) -> list[Any]:

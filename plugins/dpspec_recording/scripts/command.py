@@ -15,7 +15,7 @@ from dpspec.cli.arguments import GroupSizes, group_sizes
 from dpspec.cli.handover import Handover
 from dpspec.errors import ExitCode, UsageError
 from dpspec_recording.commands import Accept, Adjacency, Assume, Delta, Epsilon, Public
-from dpspec_recording.folder.place import numbered
+from dpspec_recording.folder.free_number import numbered
 from dpspec_recording.notices import say
 from dpspec_recording.scripts.program import Program
 from dpspec_recording.scripts.session import Session, start

@@ -250,7 +250,10 @@ class ReplayedLoop:
         moved = 0.0
         for row in self._random.sample(range(records), _RECORDS):
             results = [first, *(replayed(values, [row]) for values in self._values(batch, row))]
-            moved = max(moved, *(float((a - b).norm()) for index, a in enumerate(results) for b in results[:index]))
+            # a record of one token may have no loss, as the mean over no token
+            results = [total for total in results if bool(total.isfinite().all())]
+            distances = (float((a - b).norm()) for index, a in enumerate(results) for b in results[:index])
+            moved = max(moved, *distances, 0.0)
             self._replacements += len(results) - 1
         if not moved:
             raise AbstainError("no replaced record moves the sum")
@@ -285,13 +288,18 @@ class ReplayedLoop:
         return HeldRecords(trace, batch, [tensor.detach() for tensor in batch], in_dataset, omitted=self._trained)
 
     def _values(self, batch: Sequence[Tensor], row: int) -> list[list[Tensor]]:
-        """Batches in which the record of a row has the features of another one, scaled, with each of both labels."""
+        """Batches in which the record of a row has the features of another one, scaled, with each of both labels.
+
+        Tokens cannot be scaled: then the other record changes with each scale, and is cut to its first token.
+        """
         other_rows = [donor for donor in range(len(batch[0])) if donor != row]
         labels = [tensor for tensor in batch if tensor.numel() == len(tensor)]
         differing = [donor for donor in other_rows if any(bool((t[donor] != t[row]).any()) for t in labels)]
+        is_scaled = any(tensor.is_floating_point() and tensor.numel() > len(tensor) for tensor in batch)
         donor = self._random.choice(differing or other_rows)
         variants = []
         for scale in _SCALES:
+            donor = donor if is_scaled else self._random.choice(differing or other_rows)
             for label in {row, donor} if labels and scale == 0.0 else {donor}:
                 values = [tensor.detach().clone() for tensor in batch]
                 for value, tensor in zip(values, batch, strict=True):
@@ -299,6 +307,8 @@ class ReplayedLoop:
                     value[row] = tensor.detach()[label if is_label else donor]
                     if tensor.is_floating_point() and not is_label:
                         value[row] *= scale
+                    elif not is_scaled and not is_label and tensor.dim() > 1 and scale == 0.0:
+                        value[row, 1:] = 0
                 variants.append(values)
         return variants
 

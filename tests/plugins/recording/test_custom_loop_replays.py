@@ -268,3 +268,33 @@ def test_an_exception_in_a_traced_step_ends_the_trace(tmp_path: Path) -> None:
     with pytest.raises(IndexError), loop.recorder(tmp_path / "run"):
         torch.randn(3)[4]
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+class Texts(OwnLoop):
+    """Texts of 1 to 10 tokens, padded with the trained token 0. norm_of_padding: whether the norm has its gradient."""
+
+    def __init__(self, *, norm_of_padding: bool) -> None:
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(torch.nn.Embedding(40, 16), torch.nn.Flatten(), torch.nn.Linear(160, 2))
+        with torch.no_grad():
+            model[2].weight.mul_(8.0)  # short texts have long gradients of the padding
+        super().__init__(model=model)
+        lengths = torch.randint(1, 11, (self.records, 1))
+        self.x = torch.randint(1, 40, (self.records, 10)) * (torch.arange(10) < lengths)
+        self.counted = slice(0 if norm_of_padding else 1, None)
+
+    def clipped(self, rows: Any) -> tuple[Tensor, list[Tensor]]:
+        norms = norms_of([rows[0][:, self.counted], *rows[1:]])
+        factors = (self.clip / norms.clamp_min(1e-12)).clamp_max(1.0)
+        return norms * factors, [torch.einsum("i,i...", factors, row) for row in rows]
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("norm_of_padding", [True, False])
+def test_a_norm_without_the_padding_is_found(norm_of_padding: bool, tmp_path: Path) -> None:
+    """Tokens cannot be scaled: other records and a single token show the longest contributions."""
+    found = trained(tmp_path / "run", plain, loop=Texts(norm_of_padding=norm_of_padding))
+    assert found.run.end.replays.replayed >= 2.0
+    assert (found.status == ("proved", "no-deviation-found")) is norm_of_padding
+    if not norm_of_padding:
+        assert SUM_MOVED.title in {check.test for check in found.checks if check.p_value == 0.0}

@@ -120,7 +120,7 @@ def test_a_rule_without_facts_is_named(sound: Path, tmp_path: Path) -> None:
     edit_end(folder, forget)
     found = judged(folder)
     assert found.verdict == "open"
-    assert "what the rules noticed: guessable-seed" in found.reason
+    assert "the cautions of the rules: guessable-seed" in found.reason
 
 
 def test_a_rule_that_failed_is_named(sound: Path, tmp_path: Path) -> None:

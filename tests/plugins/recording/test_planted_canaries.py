@@ -26,6 +26,7 @@ from dpspec.stats.attacks import guess_counts, one_run
 from dpspec_recording.folder.run_folder import CANARIES, INTERNAL, RunFolder, RunWriter
 from dpspec_recording.folder.run_folder import STEPS as STEPS_LOG
 from dpspec_recording.judge import assumptions
+from dpspec_recording.judge.canaries import CanaryBound, doubts
 from dpspec_recording.probes.replays import REMOVED
 
 DELTA = 1e-5
@@ -412,3 +413,22 @@ def test_a_file_of_scores_that_was_changed_or_is_a_link_is_refused(copy, capsys)
     (copy / CANARIES).unlink()
     (copy / CANARIES).symlink_to("/dev/zero")
     refused(copy, "not a regular file", capsys)
+
+
+@pytest.mark.parametrize(("lower", "upper", "above"), [(2.1, 2.0, True), (2.0, 2.0, False), (2.1, None, False)])
+def test_a_lower_bound_above_the_certified_one_is_a_doubt(lower: float, upper: float | None, above: bool) -> None:
+    bound = CanaryBound(
+        delta=DELTA,
+        canaries=40,
+        guesses=(20,),
+        correct=(19,),
+        lower=lower,
+        upper=upper,
+        p_value=0.01,
+        final=True,
+        constant=False,
+        further=(),
+        assumptions=(),
+    )
+    assert (bound.above, bound.contradicts) == (above, False)
+    assert [doubt.name for doubt in doubts(bound)] == ["canaries"] * above

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
@@ -118,3 +119,20 @@ def test_rows_of_few_values_may_be_equal_by_chance() -> None:
     assert rows_in(numbers, numbers) == 0
     tokens = torch.arange(12).repeat(4, 1)
     assert rows_in(tokens[:2], tokens) == 2
+
+
+@pytest.mark.parametrize(("nodes", "held"), [(X, {"attribute nodes": 5}), (PUBLIC, {})])
+def test_the_first_inputs_of_a_loop_by_functional_calls_are_read(nodes: Tensor, held: dict[str, int]) -> None:
+    """Transforms of torch.func wrap the inputs of a pass, which no longer belong to it at the end of the step."""
+    model, rule = Model(nodes=nodes), RecordsInModel()
+    rule.start(RuleSetup(model=model, loader=None))
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        output: Tensor = functional_call(model, parameters, (x[None],))
+        return output.square().sum()
+
+    vmap(grad(loss), in_dims=(None, 0))(parameters, X[:5])
+    rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0))
+    rule.stop()
+    assert rule.facts()["held"] == held

@@ -140,6 +140,8 @@ HOSTILE = {
     "rates": lambda h, p, i: (h, [replace(s, rate=1e-300 * (1 + s.step % 2)) for s in p], i),
     "noise": lambda h, p, i: (h, [replace(s, noise_squares=1e308, deviation=1e-300) for s in p], i),
     "one-noise": lambda h, p, i: (h, [replace(s, noise_squares=5e-324 if s.step == 4 else 1.0) for s in p], i),
+    "divisors": lambda h, p, i: (h, [replace(s, measured_divisor=5e-324) if s.step == 1 else s for s in p], i),
+    "factors": lambda h, p, i: (h, [replace(s, measured_divisor=(-1) ** s.step * 2e-307) for s in p], i),
     "infinite": lambda h, p, i: (h, [replace(s, noise_multiplier=float("inf"), deviation=float("inf")) for s in p], i),
     "norms": lambda h, p, i: (h, p, [replace(s, largest=-1e308, sum_norm=float("inf")) for s in i]),
     "many-noises": lambda h, p, i: (h, [replace(s, noise_multiplier=0.5 + 1e-3 * s.step) for s in p], i),

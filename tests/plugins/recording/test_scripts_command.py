@@ -59,6 +59,12 @@ def test_a_script_without_a_private_training_keeps_its_code_unless_it_is_checked
     assert run(tmp_path, "--check", "train.py", script="print('x')").returncode == 5
 
 
+def test_no_library_of_numbers_is_loaded_before_the_script_sets_its_variables(tmp_path):
+    libraries = "'numpy', 'torch', 'scipy', 'opacus'"
+    found = run(tmp_path, "train.py", script=f"import sys; print(sorted({{{libraries}}} & set(sys.modules)))")
+    assert found.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
