@@ -294,7 +294,7 @@ class Texts(OwnLoop):
 def test_a_norm_without_the_padding_is_found(norm_of_padding: bool, tmp_path: Path) -> None:
     """Tokens cannot be scaled: other records and a single token show the longest contributions."""
     found = trained(tmp_path / "run", plain, loop=Texts(norm_of_padding=norm_of_padding))
-    assert found.run.end.replays.replayed >= 2.0
+    assert found.run.fact(Replays).replayed >= 2.0
     assert (found.status == ("proved", "no-deviation-found")) is norm_of_padding
     if not norm_of_padding:
         assert SUM_MOVED.title in {check.test for check in found.checks if check.p_value == 0.0}
