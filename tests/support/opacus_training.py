@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -105,7 +106,8 @@ class Training(PrivateTraining):
         if self.canaries:
             data = dpspec.plant(data, kind="mislabelled", count=self.canaries, classes=2, seed=self.seed)
         model = self.module()
-        kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+        kinds: dict[str, Any] = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+        kinds["momentum"] = functools.partial(torch.optim.SGD, momentum=0.9)
         adaptive = {
             "target_unclipped_quantile": 0.5,
             "clipbound_learning_rate": 0.2,

@@ -56,7 +56,8 @@ class GradientMap:
     Attributes:
         inputs: The tensors that they read except for the sources and parameters, and those whose numbers the script
             read in Python after the sources, or read before and uses without change.
-        is_division: Whether they only divide the sources, as Opacus does.
+        is_division: Whether they leave the sources or only divide them, as Opacus does; others may read them, as
+            torch's SGD copies the first gradient into its momentum.
     """
 
     def __init__(
@@ -101,7 +102,10 @@ class GradientMap:
             inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
             addresses |= {*operation.addresses}
         inputs += [tensor for tensor in targets if address_of(tensor) not in addresses]
-        self.is_division = all(operation.function in _DIVISIONS for operation in steps_of_map)
+        self.is_division = all(address_of(tensor) in source_addresses for tensor in targets) and all(
+            operation.function in _DIVISIONS or source_addresses.isdisjoint(_writes(operation))
+            for operation in steps_of_map
+        )
         factors, read_tensors = (
             {abs(leaf) for operation in steps_of_map for leaf in _numbers(operation)},
             list[Tensor](),

@@ -336,6 +336,13 @@ def test_a_clipping_of_the_noisy_gradient_that_is_rarely_active_passes(place: st
     assert found.run.fact(NoisyGradients).scaled > 0 or place == "in"
 
 
+def test_a_first_gradient_that_becomes_momentum_is_no_map(tmp_path: Path) -> None:
+    """SGD reads it by a copy at the first step, and leaves it."""
+    found = recorded(tmp_path / "run", optimizer="momentum", epochs=1)
+    assert found.fine
+    assert "gradient-map" not in {assumption.name for assumption in found.assumptions}
+
+
 @pytest.mark.ci
 def test_a_hook_from_before_the_recording_passes_with_adaptive_clipping(tmp_path: Path) -> None:
     """Opacus reads its noisy count between noise and update."""
