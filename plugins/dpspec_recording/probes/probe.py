@@ -2,6 +2,18 @@
 
 The smallest probe counts the updates of a training, and judges that there was one for each step:
 
+>>> from types import SimpleNamespace
+>>> from dpspec_recording.outcomes.faults import Fault
+>>> TWICE = Fault(
+...     name="further-updates",
+...     assumption="update-rule",
+...     title="updates beyond one for each step",
+...     observed="measured",
+...     advice="Call the optimizer's step once for each batch.",
+... )
+>>> @dataclass(frozen=True)
+... class UpdateCount:
+...     updates: int
 >>> class Updated(Probe[UpdateCount]):
 ...     name, kind = "updated", UpdateCount
 ...
@@ -17,6 +29,8 @@ The smallest probe counts the updates of a training, and judges that there was o
 ...     @staticmethod
 ...     def judge(facts, run):
 ...         yield TWICE.none_found(facts.updates - run.steps)
+>>> [outcome.check.p_value for outcome in Updated.judge(UpdateCount(updates=5), SimpleNamespace(steps=4))]
+[0.0]
 """
 
 from __future__ import annotations
