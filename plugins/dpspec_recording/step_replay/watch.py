@@ -37,6 +37,9 @@ _FIRST, ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
 #: Most numbers of per-sample gradients that replays compare.
 _MOST_NUMBERS = 2**22
 
+#: Why a step is not replayed.
+_INTERRUPTED = "another optimizer steps between its forward pass and its sum"
+
 
 class ReplayedSteps:
     """Traces some steps from their batch to the clipped sum, and replays them before the noise.
@@ -92,6 +95,7 @@ class ReplayedSteps:
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
+        self._is_interrupted = False  # whether the trace of this step was dropped
         self._is_noised = False  # whether the trace continues from the noise to the update
         self._sources: list[Tensor] = []
         self._sources_end = self._noised = 0  # operations up to the values of the sources, and up to the noise
@@ -165,10 +169,22 @@ class ReplayedSteps:
         undo.callback(self._carried.stop)
 
     def _before_any_step(self, optimizer: Any, *_: Any) -> None:
-        """Another optimizer, as of a generator, changes tensors that the step reads, by each record."""
+        """Another optimizer changes tensors that the noted operations read, as of a generator.
+
+        A generator's loss passes through the private model after its step, so that the trace of the next step begins
+        with it. That trace is dropped, and another one begins with the next batch or forward pass, unless records of
+        this step came before: its loaded batch, or a forward pass whose backward pass is still to come.
+        """
         private = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
-        if self._trace is not None and all(optimizer is not part for part in private):
-            self._trace.give_up("another optimizer steps between its forward pass and its sum")
+        if self._trace is None or any(optimizer is part for part in private):
+            return
+        if self._is_noised:
+            self._trace.give_up(_INTERRUPTED)
+        else:
+            may_begin_again = not self._loaded and all(gradients for *_, gradients in self._segments)
+            self.stop()
+            self._is_interrupted = True
+            self._chosen = self._chosen if may_begin_again else False
 
     def _try(self, observe: Callable[[], None]) -> None:
         """Give up replays after an error, which must not end the recording."""
@@ -203,7 +219,7 @@ class ReplayedSteps:
         trains = torch.is_grad_enabled() and self._model.training
         if self._trace is not None and not self._segments:
             is_read = not self._trace.failure and comes_from(self._trace, inputs, self._loaded)
-            if not (trains and is_read):
+            if not (trains and is_read) or self._has_earlier_gradients():
                 self.stop()
         if self._trace is not None:
             if self._segments:
@@ -213,6 +229,8 @@ class ReplayedSteps:
                 self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
                 self._segments = [(len(self._trace.operations), len(inputs[0]), [])]
         if self._trace is not None or self._given_up or self._chosen is False or not trains:
+            return
+        if self._has_earlier_gradients():
             return
         self._chosen = self._choose() if self._chosen is None else self._chosen
         if not self._chosen:
@@ -229,6 +247,11 @@ class ReplayedSteps:
         self._trace.ignores_reads = True
         self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
         self._segments = [(0, len(inputs[0]), [])]
+
+    def _has_earlier_gradients(self) -> bool:
+        """Whether gradients from before another optimizer's step join the sum: replays would miss their records."""
+        held = (getattr(p, name, None) for p in self._model.parameters() for name in ("grad_sample", "summed_grad"))
+        return self._is_interrupted and any(gradient is not None for gradient in held)
 
     def _choose(self) -> bool:
         if self._calls.are_new:  # a changed loss may be another reduction
@@ -260,6 +283,9 @@ class ReplayedSteps:
     def before_noise(self, sums: Callable[[], Sequence[Tensor | None]]) -> None:
         """The clipped sum of the step is complete. The noted operations are those that autocast called."""
         if self._trace is None:
+            if self._is_interrupted:
+                self._tried += 1
+                self.abstained = _INTERRUPTED
             self._calls.stop()
             self._carried.stop()
             return
@@ -429,7 +455,7 @@ class ReplayedSteps:
     def after_step(self) -> None:
         """The next step begins."""
         self._steps += 1
-        self._chosen = None
+        self._chosen, self._is_interrupted = None, False
         if self._trace is not None and self._is_noised:
             self._carried.follow(self._trace.operations[self._noised :])
         self.stop()
