@@ -325,12 +325,14 @@ def test_a_step_of_another_optimizer_ends_the_trace() -> None:
     """A generator that learns from all records of a batch changes its next outputs: records do not mix in a step."""
     training = Training().build()
     steps = ReplayedSteps(training.model, training.private, AuditedSteps(), ghost=False)
-    steps._trace = StepTrace()
+    steps._trace = trace = StepTrace()
     steps._before_any_step(training.private)
     steps._before_any_step(training.private.original_optimizer)
-    assert not steps._trace.failure
+    assert steps._trace is trace
     steps._before_any_step(torch.optim.Adam(nn.Linear(2, 2).parameters()))
-    assert "another optimizer" in steps._trace.failure
+    assert steps._trace is None
+    steps.before_noise(lambda: ())
+    assert (steps.facts.tried, "another optimizer" in steps.facts.failure) == (1, True)
 
 
 LOGGED: list[float] = []
