@@ -22,8 +22,8 @@ RULE = Rule(
     name="second-optimizer",
     summary="another optimizer stepped in the block, on tensors of the model or outside it",
     why="Its gradients were neither clipped nor noised: if they come from the records, its tensors reveal them.",
-    fix="Train all tensors with the private optimizer, or train the others on public records in a separate script. Accept "
-    "the optimizer of a generator if its loss reads records only through the weights of the private model.",
+    fix="Train all tensors with the private optimizer, or train the others on public records in a separate script. "
+    "Accept the optimizer of a generator if its loss reads records only through the weights of the private model.",
     code="dpspec_recording.rules.second_optimizer:SecondOptimizer",
 )
 
