@@ -40,8 +40,13 @@ def first_upper(bounds: Outcomes) -> dps.Finding:
 
 def too_small(spec: dps.Spec, facts: dps.Facts, bounds: Outcomes) -> Iterator[dps.Finding]:
     """A wrong bound that would prove any claim, and a wrong lower one that would refute any."""
+    yield dataclasses.replace(first_upper(bounds), value=1e-6, rigor="theorem")
+    yield dataclasses.replace(first_upper(bounds), value=1e6, rigor="theorem", bound="lower")
+
+
+def called_certified(spec: dps.Spec, facts: dps.Facts, bounds: Outcomes) -> Iterator[dps.Finding]:
+    """A wrong bound that reports would print as the mechanism's, although no attack tests it."""
     yield dataclasses.replace(first_upper(bounds), value=1e-6)
-    yield dataclasses.replace(first_upper(bounds), value=1e6, bound="lower")
 
 
 def repeated(spec: dps.Spec, facts: dps.Facts, bounds: Outcomes) -> Iterator[dps.Finding]:
@@ -80,14 +85,13 @@ def complaint(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
 def other(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """The module of a third party, with the functions above."""
     module = types.ModuleType("other_comparison")
-    module.__dict__.update(
-        {f.__name__: f for f in (too_small, repeated, changed_column, further_column, profile, no_outcome, complaint)}
-    )
+    functions = (too_small, called_certified, repeated, changed_column, further_column, profile, no_outcome, complaint)
+    module.__dict__.update({function.__name__: function for function in functions})
     monkeypatch.setitem(sys.modules, "other_comparison", module)
     return module
 
 
-def with_comparison(compare: str, **fields: object) -> Catalog:
+def with_comparison(compare: str, distribution: str = "dpspec-other", **fields: object) -> Catalog:
     """The installed plugins, with a comparison of ``group`` whose code is a function of ``other_comparison``."""
     comparison = dps.Comparison(
         name="other",
@@ -96,7 +100,7 @@ def with_comparison(compare: str, **fields: object) -> Catalog:
         compare=f"other_comparison:{compare}",
         **fields,  # type: ignore[arg-type]
     )
-    offered = Offered(provider=comparison, plugin="other", distribution="dpspec-other", version="1.0")
+    offered = Offered(provider=comparison, plugin="other", distribution=distribution, version="1.0")
     catalog = load_catalog()
     group = catalog.mechanisms["group"]
     group = dataclasses.replace(group, comparisons=(*group.comparisons, offered))
@@ -126,13 +130,13 @@ def test_verify_recomputes_comparisons(tmp_path: Path) -> None:
     (spec,) = load_specs([written(tmp_path, BOUNDS)], catalog).specs
     result = run([spec], catalog, store=Store(tmp_path / "store"), train=False)
     assert not [m for m in verify(result, catalog) if m.differs]
-    again = verify(result, with_comparison("repeated"))
+    again = verify(result, with_comparison("further_column"))
     assert [m for m in again if m.differs]  # another formula is noticed
 
 
 @pytest.mark.usefixtures("other")
 def test_a_bound_that_a_comparison_repeats_still_proves(tmp_path: Path) -> None:
-    usual, found = audited(tmp_path, load_catalog()), audited(tmp_path, with_comparison("repeated"))
+    usual, found = audited(tmp_path, load_catalog()), audited(tmp_path, with_comparison("repeated", "dpspec"))
     assert usual.verdicts == found.verdicts
     assert usual.verdicts[0].verdict == "proved"
 
@@ -143,6 +147,7 @@ def test_a_bound_that_a_comparison_repeats_still_proves(tmp_path: Path) -> None:
     [
         ("changed_column", "changes the column 'epsilon' of the series 'epsilon-by-group-size'"),
         ("profile", "'another-profile' is a privacy profile"),
+        ("called_certified", 'rigor "certified", which only a mechanism states: use "theorem"'),
         ("no_outcome", "yields a float, not a Finding or Series"),
     ],
 )

@@ -100,6 +100,10 @@ def _compared(audit: AuditState, quantities: Container[str]) -> Iterator[Finding
             if flaw := _flaw(finding, quantities, stored=is_foreign(offered)):
                 raise misbehaved(offered, f"it yields {flaw}")
             assert isinstance(finding, Finding)
+            if finding.rigor == "certified" and is_foreign(offered):  # no attack tests it, and reports print it
+                raise misbehaved(
+                    offered, 'it yields a finding of rigor "certified", which only a mechanism states: use "theorem"'
+                )
             yield finding
 
 
