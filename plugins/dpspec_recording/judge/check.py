@@ -48,6 +48,10 @@ class RunClaim(StatedClaim):
                 f"--adjacency must be zero-out or add-remove for a recorded run, got {self.adjacency!r}; a spec with "
                 "mechanism: {kind: group} and without training bounds replaced records"
             )
+        require_known("assume", self.assume, ASSUMABLE)
+        require_known("public", self.public, HYPERPARAMETERS)
+        for option in ("accept", "select", "ignore"):
+            require_rules(option, getattr(self, option))
 
 
 #: The largest delta of a question without a claim is 10 to the power of minus this.
@@ -68,11 +72,7 @@ def usual_delta(run: Path, adjacency: str) -> float:
 
 def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
     """The spec of a claim about a recorded run. model: the name of the model to be released."""
-    require_known("assume", claim.assume, ASSUMABLE)
-    require_known("public", claim.public, HYPERPARAMETERS)
     header = open_run(the_recording(run)).header
-    for option in ("accept", "select", "ignore"):
-        require_rules(option, getattr(claim, option))
     names: dict[str, Json] = {key: list(getattr(claim, key)) for key in ("assume", "public", "select", "ignore")}
     names["accept"] = dict.fromkeys(claim.accept, "accepted on the command line")
     return {

@@ -97,8 +97,22 @@ def _claim(
     assume: Sequence[str],
     accept: Sequence[str],
 ) -> list[str]:
-    """The options of `dpspec check`."""
-    group_sizes(group_size)
+    """The options of `dpspec check`.
+
+    Raises:
+        UsageError: `dpspec check` would refuse one of them.
+    """
+    from dpspec_recording.judge.check import RunClaim
+
+    RunClaim(  # an option that the check would refuse is refused before the training
+        delta=RunClaim.delta if delta is None else delta,
+        epsilon=epsilon,
+        group_sizes=(*group_sizes(group_size), 1),
+        adjacency=adjacency or "zero-out",
+        public=tuple(public),
+        assume=tuple(assume),
+        accept=tuple(accept),
+    ).require_valid()
     options = [] if delta is None else [f"--delta={delta!r}"]
     options += [] if epsilon is None else [f"--epsilon={epsilon!r}"]
     options += [] if adjacency is None else [f"--adjacency={adjacency}"]
