@@ -8,7 +8,7 @@ from dpspec.contract import Json
 from dpspec.contract.results import AuditResult, Matrix, Result, Verdict, joined_series
 from dpspec.reporters import words
 from dpspec.reporters.figures import MOST_ROWS, Figure, curve_points, overlaid, power_of_cells, series_chart
-from dpspec.reporters.layout import series_cell
+from dpspec.reporters.series import series_cell
 from dpspec.results.evidence_weight import TRADE_OFF
 from dpspec.results.status import wrong_conformance
 from dpspec.text import shortened, spaced
