@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 #: The role of a part of a text.
-Role: TypeAlias = Literal["", "strong", "name", "quiet", "value", "unexpected", "warning"]
+Role: TypeAlias = Literal["", "strong", "name", "code", "quiet", "value", "unexpected", "warning"]
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from dpspec.contract import Series
 from dpspec.contract.results import AuditResult, Result, accepted_cautions
 from dpspec.reporters import words
 from dpspec.reporters.limits import large_deltas
+from dpspec.reporters.markdown import table
 from dpspec.results.codec import dump
 from dpspec.results.diff import Change
 from dpspec.results.redact import redact
 from dpspec.results.status import problems
-from dpspec.text import json_text, markdown, plain
+from dpspec.text import json_text, plain
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
@@ -108,13 +109,8 @@ def render_changes(changes: Sequence[Change], form: str) -> str:
         return json_text(json.dumps([asdict(change) for change in changes], indent=2))
     if form == "text":
         return "\n".join(map(change_line, changes)) if changes else "no change"
-    rows = [
-        f"| {change.trend} | {markdown(_place(change))} | {change.what} | {markdown(change.before)} | "
-        f"{markdown(change.after)} |"
-        for change in changes
-    ]
-    head = ["| Trend | Place | Value | Before | After |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *rows]) if rows else "No change."
+    rows = [(change.trend, _place(change), change.what, change.before, change.after) for change in changes]
+    return "\n".join(table(("Trend", "Place", "Value", "Before", "After"), rows)) if rows else "No change."
 
 
 def change_line(change: Change) -> str:

@@ -99,8 +99,9 @@ def _write(page: Page, blocks: Sequence[Block], *, indent: int) -> None:
             case Fold(title, contents):
                 page.line((title, "bold"), indent=indent)
                 _write(page, contents, indent=indent)
-            case Droppable(contents):
-                _write(page, contents, indent=indent)
+            case Droppable(contents, omitted):
+                remark = omitted(0)
+                _write(page, contents if remark is None else (*contents, remark), indent=indent)
             case Sentence(text, apart):
                 if apart:
                     page.blank()
