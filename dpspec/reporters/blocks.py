@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from dpspec.reporters.charts import Chart
 
 #: The role of a part of a text.
 Role: TypeAlias = Literal["", "strong", "name", "code", "quiet", "value", "unexpected", "warning"]
@@ -20,10 +23,11 @@ Role: TypeAlias = Literal["", "strong", "name", "code", "quiet", "value", "unexp
 
 @dataclass(frozen=True)
 class Span:
-    """A part of a text with its role."""
+    """A part of a text with its role. ``link``: the key of the section, entry or term that it leads to."""
 
     text: str
     role: Role = ""
+    link: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,12 @@ class Badge:
     Attributes:
         text: The words. After a comma, conditions of the verdict.
         status: The verdict, the conformance, or ``rejected`` for a test; empty for another label.
+        control: Whether a control has this status on purpose, so that it is no alarm.
     """
 
     text: str
     status: str = ""
+    control: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,11 +52,21 @@ class State:
     text: str
 
 
+@dataclass(frozen=True)
+class Break:
+    """The end of a line in a cell."""
+
+    text: str = " "
+
+
+#: A part of a text.
+Piece: TypeAlias = Span | Badge | State | Break
+
 #: A text: one string, or its parts in order.
-Text: TypeAlias = str | tuple[str | Span | Badge | State, ...]
+Text: TypeAlias = str | tuple[str | Piece, ...]
 
 
-def spans(text: Text) -> tuple[Span | Badge | State, ...]:
+def spans(text: Text) -> tuple[Piece, ...]:
     """The parts of a text that are not empty."""
     pieces = (text,) if isinstance(text, str) else text
     return tuple(span for span in (Span(piece) if isinstance(piece, str) else piece for piece in pieces) if span.text)
@@ -58,19 +74,39 @@ def spans(text: Text) -> tuple[Span | Badge | State, ...]:
 
 @dataclass(frozen=True)
 class Answer:
-    """The outcome of a report in one sentence, with its tone."""
+    """The outcome of a report in one sentence, with its tone and further sentences."""
 
     headline: str
     tone: Literal["good", "bad", "open"]
+    sentences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Section:
-    """A title, and what belongs to it. Level 2 is a part of the report, level 3 one audit or matrix."""
+    """A title, and what belongs to it.
+
+    Attributes:
+        level: 1 for the report, 2 for its parts, 3 for one audit or matrix of a report, or a part of a part.
+        key: The name that links lead to; empty if none do.
+        kind: What the section is about, if it looks different.
+        summary: A sentence that stands for the section if a format folds it; empty for a section that is not folded.
+        is_open: Whether a folded section is open at first.
+    """
 
     title: Text
     blocks: tuple[Block, ...]
     level: int = 2
+    key: str = ""
+    kind: Literal["", "audit", "card", "claim", "matrix", "remedies"] = ""
+    summary: str = ""
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Cards:
+    """Short sections that a wide format shows side by side."""
+
+    sections: tuple[Section, ...]
 
 
 @dataclass(frozen=True)
@@ -79,6 +115,7 @@ class Fold:
 
     title: str
     blocks: tuple[Block, ...]
+    is_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,10 +128,14 @@ class Droppable:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A paragraph. ``apart``: a remark on the whole report, not on the blocks above it."""
+    """A paragraph.
+
+    ``kind``: ``apart`` for a remark on the whole report, not on the blocks above it; ``lead`` for an introduction,
+    ``note`` and ``quiet`` for remarks, ``warning`` for one that must be read, ``control`` for the ones about controls.
+    """
 
     text: Text
-    apart: bool = False
+    kind: Literal["", "apart", "lead", "note", "quiet", "warning", "control"] = ""
 
 
 @dataclass(frozen=True)
@@ -116,11 +157,12 @@ class Notice:
 
 @dataclass(frozen=True)
 class Item:
-    """An entry of a list, with entries below it, and paragraphs."""
+    """An entry of a list, with entries below it, and paragraphs. Links lead to ``key``."""
 
     text: Text
     items: tuple[Text, ...] = ()
     paragraphs: tuple[str, ...] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,31 +208,61 @@ class Table:
         titles: For each row the title that replaces its first ``keys`` cells, if the rows are too wide for a table.
         keys: The number of columns that name a row.
         prose: The number of the column with sentences, which a narrow format folds; None without one.
+        title: What the rows are.
+        kind: ``overview`` for claims and channels, ``broad`` for many columns, ``tests`` for tests of conformance,
+            ``numbers``, and ``sortable`` for cells of a matrix.
+        meanings: For each column what its cells are, if they look different: a name, sentences or a number.
+        marks: For each row ``rejected`` for a failed test, ``printed`` for a formula that is wrong, or empty.
     """
 
-    columns: tuple[str, ...]
+    columns: tuple[Text, ...]
     rows: tuple[tuple[Text, ...], ...]
     titles: tuple[str, ...] = ()
     keys: int = 0
     prose: int | None = None
+    title: str = ""
+    kind: Literal["overview", "broad", "tests", "numbers", "sortable"] = "broad"
+    meanings: tuple[Literal["", "cell", "says", "number"], ...] = ()
+    marks: tuple[Literal["", "rejected", "printed"], ...] = ()
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Numbers of a series in columns; ``otherwise`` replaces ``caption`` if a format has no room for the rows."""
+class Figure:
+    """Numbers in columns, with a chart or without one.
+
+    Attributes:
+        rows: The texts of the rows; None if there are too many for any table.
+        caption: The rounding, rigor and source.
+        otherwise: Replaces ``caption`` if a format has no room for the rows.
+        chart: The chart of the numbers.
+        remark: Which rows are omitted; empty if none are.
+        key: The name of the drawing.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...] | None
     caption: str
-    otherwise: str
+    otherwise: str = ""
+    chart: Chart | None = None
+    remark: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A drawing as SVG, and the words that say the same; no words if the text beside it does."""
+
+    svg: str
+    text: str = ""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms with their texts."""
+    """Terms with their texts. ``is_glossary``: links lead to the terms by their names."""
 
-    rows: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Text, str], ...]
+    is_glossary: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,6 +275,7 @@ class Command:
 Block: TypeAlias = (
     Answer
     | Section
+    | Cards
     | Fold
     | Droppable
     | Sentence
@@ -212,7 +285,8 @@ Block: TypeAlias = (
     | Entry
     | Values
     | Table
-    | Numbers
+    | Figure
+    | Drawing
     | Terms
     | Command
 )

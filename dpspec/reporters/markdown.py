@@ -8,19 +8,21 @@ from dpspec.reporters.blocks import (
     Answer,
     Badge,
     Block,
+    Cards,
     Command,
     Document,
+    Drawing,
     Droppable,
     Entry,
+    Figure,
     Fold,
     Items,
     Lead,
     Notice,
-    Numbers,
+    Piece,
     Section,
     Sentence,
     Span,
-    State,
     Table,
     Terms,
     Text,
@@ -70,8 +72,10 @@ def _lines(blocks: Sequence[Block], most: int) -> list[str]:
 
 def _block(block: Block, most: int) -> Iterator[str]:
     match block:
-        case Answer(headline):
+        case Answer(headline, _, sentences):
             yield from (f"**{markdown(headline)}**", "")
+            for sentence in sentences:
+                yield from (markdown(sentence), "")
         case Lead(label, text):
             yield from (f"**{markdown(label.text)}** {markdown(text)}", "")
         case Section(title, contents, level):
@@ -82,6 +86,10 @@ def _block(block: Block, most: int) -> Iterator[str]:
             yield from (f"<details><summary>{title}</summary>", "")
             yield from _lines(contents, most)
             yield from ("</details>", "")
+        case Cards(sections):
+            yield from _lines(sections, most)
+        case Drawing(_, text) if text:
+            yield from (markdown(text), "")
         case Sentence(text):
             yield from (_inline(text), "")
         case Notice(label, cases, meaning):
@@ -105,12 +113,15 @@ def _block(block: Block, most: int) -> Iterator[str]:
         case Table(columns, rows):
             yield from table(columns, rows)
             yield ""
-        case Numbers(title, columns, rows, caption, otherwise):
-            yield from (f"{markdown(title)}: {markdown(otherwise if rows is None else caption)}", "")
+        case Figure(title, columns, rows, caption, otherwise, _, remark):
+            caption = otherwise if rows is None else caption
+            yield from (f"{markdown(title)}{f': {markdown(caption)}' if caption else ''}", "")
             if rows is not None:
                 yield from (*table(columns, rows), "")
+            if remark:
+                yield from (markdown(remark), "")
         case Terms(rows):
-            yield from (f"- {markdown(term)}: {markdown(text)}" for term, text in rows)
+            yield from (f"- {_inline(term)}: {markdown(text)}" for term, text in rows)
             yield ""
         case Command(arguments):
             line, fence = shlex.join(map(plain, arguments)), "```"
@@ -119,9 +130,9 @@ def _block(block: Block, most: int) -> Iterator[str]:
             yield from (f"{fence}sh", line, fence, "")
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> Iterator[str]:
+def table(columns: Sequence[Text], rows: Sequence[Sequence[Text]]) -> Iterator[str]:
     """The lines of a table."""
-    yield "".join(f"| {markdown(column)} " if column else "| " for column in columns) + "|"
+    yield "".join(f"| {_inline(column)} " if column else "| " for column in columns) + "|"
     yield f"|{'---|' * len(columns)}"
     yield from (f"| {' | '.join(map(_inline, row))} |" for row in rows)
 
@@ -130,7 +141,7 @@ def _inline(text: Text) -> str:
     return "".join(map(_span, spans(text))).strip()
 
 
-def _span(span: Span | Badge | State) -> str:
+def _span(span: Piece) -> str:
     """Escaped, with the blanks that separate it from its neighbors."""
     text = markdown(span.text)
     if isinstance(span, Badge) or (isinstance(span, Span) and span.role in ("strong", "unexpected")):

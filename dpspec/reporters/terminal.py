@@ -7,15 +7,18 @@ from dpspec.reporters.blocks import (
     Answer,
     Badge,
     Block,
+    Break,
+    Cards,
     Command,
     Document,
+    Drawing,
     Droppable,
     Entry,
+    Figure,
     Fold,
     Items,
     Lead,
     Notice,
-    Numbers,
     Section,
     Sentence,
     Span,
@@ -84,8 +87,10 @@ def _write(page: Page, blocks: Sequence[Block], *, indent: int) -> None:
     """``indent``: the blanks before paragraphs."""
     for block in blocks:
         match block:
-            case Answer(headline, tone):
+            case Answer(headline, tone, sentences):
                 page.line((f"{headline}.", _TONES[tone]))
+                for sentence in sentences:
+                    page.line(sentence)
             case Lead(label, text):
                 page.line((_capitals(label.text), _TONES.get(label.status, "bold red")), f"  {text}", hang=_INDENT)
             case Section(title, contents, level):
@@ -102,8 +107,12 @@ def _write(page: Page, blocks: Sequence[Block], *, indent: int) -> None:
             case Droppable(contents, omitted):
                 remark = omitted(0)
                 _write(page, contents if remark is None else (*contents, remark), indent=indent)
-            case Sentence(text, apart):
-                if apart:
+            case Cards(sections):
+                _write(page, sections, indent=indent)
+            case Drawing(_, text) if text:
+                page.line(text, indent=indent)
+            case Sentence(text, kind):
+                if kind == "apart":
                     page.blank()
                 page.line(*_styled(text), indent=indent)
             case Notice(label, cases, meaning):
@@ -124,11 +133,11 @@ def _write(page: Page, blocks: Sequence[Block], *, indent: int) -> None:
                     page.line(*_styled(text), indent=3 * _INDENT, hang=_INDENT)
             case Table():
                 _table(page, block)
-            case Numbers():
-                _numbers(page, block)
+            case Figure():
+                _figure(page, block)
             case Terms(rows):
                 for term, text in rows:
-                    page.line(f"{term}: {text}", indent=2 * _INDENT, hang=_INDENT)
+                    page.line(*_styled(term), f": {text}", indent=2 * _INDENT, hang=_INDENT)
             case Command(arguments):
                 page.command(arguments)
 
@@ -147,6 +156,8 @@ def _styled(text: Text) -> list[tuple[str, str]]:
                 styled.append((_capitals(label), _STYLES.get(status, "")))
             case State(status):
                 styled.append((status, _STYLES.get(status, "")))
+            case Break(blank):
+                styled.append((blank, ""))
             case Span(plain, role):
                 styled.append((plain, _ROLES.get(role, "")))
     return styled
@@ -179,14 +190,14 @@ def _entry(page: Page, entry: Entry) -> None:
 
 
 def _table(page: Page, table: Table) -> None:
-    rows = [["".join(span.text for span in spans(cell)) for cell in row] for row in table.rows]
+    head, *rows = [["".join(span.text for span in spans(cell)) for cell in row] for row in (table.columns, *table.rows)]
     if table.prose is not None:
-        page.table([table.columns, *rows], indent=_INDENT, folded=table.prose)
+        page.table([head, *rows], indent=_INDENT, folded=table.prose)
         return
-    lines = text_table([table.columns, *rows])
+    lines = text_table([head, *rows])
     if table.titles and max(map(len, lines)) > page.width - _INDENT:
         lines = tuple(
-            f"{title}: {_named_cells(table.columns[table.keys :], row[table.keys :])}"
+            f"{title}: {_named_cells(head[table.keys :], row[table.keys :])}"
             for title, row in zip(table.titles, rows, strict=True)
         )
     for line in lines:
@@ -198,10 +209,13 @@ def _named_cells(names: Sequence[str], cells: Sequence[str]) -> str:
     return "; ".join(f"{name}: {cell}" for name, cell in zip(names, cells, strict=True) if cell)
 
 
-def _numbers(page: Page, numbers: Numbers) -> None:
-    lines = () if numbers.rows is None else text_table([numbers.columns, *numbers.rows], justify="right")
+def _figure(page: Page, figure: Figure) -> None:
+    lines = () if figure.rows is None else text_table([figure.columns, *figure.rows], justify="right")
     indent = 3 * _INDENT
     fits = bool(lines) and len(max(lines, key=len)) <= page.width - indent
-    page.line(f"{numbers.title}: {numbers.caption if fits else numbers.otherwise}", indent=2 * _INDENT, hang=_INDENT)
+    caption = figure.caption if fits else figure.otherwise
+    page.line(f"{figure.title}{f': {caption}' if caption else ''}", indent=2 * _INDENT, hang=_INDENT)
     for line in lines if fits else ():
         page.line(line, indent=indent)
+    if fits and figure.remark:
+        page.line(figure.remark, indent=indent)

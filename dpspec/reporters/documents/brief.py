@@ -74,7 +74,7 @@ def _blocks(result: Result, internal: bool) -> Iterator[Block]:
         if audit.recording is None:
             yield from _unexpected(audit, result, matrix_of.get(id(audit)))
     yield from _remarks(result)
-    yield Sentence(_MORE_ON_RUN if any(recordings) else _MORE, apart=True)
+    yield Sentence(_MORE_ON_RUN if any(recordings) else _MORE, "apart")
 
 
 def _cells(matrix: Matrix) -> Iterator[Block]:

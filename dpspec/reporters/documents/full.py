@@ -10,9 +10,9 @@ from dpspec.reporters.blocks import (
     Block,
     Command,
     Document,
+    Figure,
     Item,
     Items,
-    Numbers,
     Section,
     Sentence,
     Span,
@@ -32,7 +32,7 @@ from dpspec.reporters.documents.parts import (
     limits_section,
     notes,
     origins,
-    suffixed,
+    suffix,
     unmarked,
 )
 from dpspec.reporters.provenance import command, provenance
@@ -51,14 +51,14 @@ def _blocks(result: Result) -> Iterator[Block]:
     yield Answer(outcome.headline, outcome.tone)
     yield from alarm(result)
     yield Section("Claims", tuple(block for audit in result.audits for block in _claims(audit, result)))
-    yield Sentence((Span(tally(result), "strong"),), apart=True)
+    yield Sentence((Span(tally(result), "strong"),), "apart")
     for audit, family in zip(result.audits, words.families(result), strict=True):
-        yield from executed_training(audit, result)
-        yield Section(suffixed("Conformance", audit, result), tuple(_checks(audit, family)))
-        yield Section(suffixed("Findings", audit, result), tuple(_findings(audit)))
-        yield Section(suffixed("Assumptions", audit, result), (_assumptions(audit),))
+        yield from executed_training(audit, suffix=suffix(audit, result))
+        yield Section(f"Conformance{suffix(audit, result)}", tuple(_checks(audit, family)))
+        yield Section(f"Findings{suffix(audit, result)}", tuple(_findings(audit)))
+        yield Section(f"Assumptions{suffix(audit, result)}", (_assumptions(audit),))
         if stated := notes(audit):
-            yield Section(suffixed("Notes", audit, result), (items(*stated),))
+            yield Section(f"Notes{suffix(audit, result)}", (items(*stated),))
     yield limits_section(result)
     yield Section("Provenance", (Command(command(result)), *origins(provenance(result))))
 
@@ -114,7 +114,7 @@ def _findings(audit: AuditResult) -> Iterator[Block]:
         captions = (
             "; ".join(filter(None, (kind, series.rigor, series.source))) for kind in (rounding(series), columns)
         )
-        yield Numbers(series.title, tuple(series.columns), shown, *captions)
+        yield Figure(series.title, tuple(series.columns), shown, *captions)
 
 
 def _assumptions(audit: AuditResult) -> Block:

@@ -7,30 +7,28 @@ from dpspec import decimals
 from dpspec.contract import Finding
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
-from dpspec.reporters.blocks import Badge, Block, Entry, Items, Notice, Section, Span, Table, Terms, Text, items
+from dpspec.reporters.blocks import Badge, Block, Entry, Items, Notice, Section, Span, State, Table, Terms, Text, items
 from dpspec.reporters.limits import limits
 from dpspec.reporters.provenance import Provenance
 
-#: The words for a label of a verdict that qualifies it, by the status of its badge.
-_QUALIFIED = {words.AS_DECLARED: "as-declared", words.BUT_CAUTIONS: "but-cautions"}
-
-
-def status(audit: AuditResult, verdict: Verdict) -> str:
-    """The verdict, or ``as-declared`` or ``but-cautions`` for a proof that does not hold for the run."""
-    return _QUALIFIED.get(words.verdict_label(audit, verdict), verdict.verdict)
+#: What a contradiction means for the reader.
+CONTRADICTION = (
+    "The attack exceeds the best upper bound. The theory, the implementation or the attack is wrong: "
+    "resolve this before you use any result."
+)
 
 
 def verdict_badge(audit: AuditResult, verdict: Verdict) -> Badge:
-    return Badge(words.headline(audit, verdict), status(audit, verdict))
+    return Badge(words.headline(audit, verdict), words.verdict_status(audit, verdict))
 
 
 def conformance_badge(audit: AuditResult) -> Badge:
     return Badge(words.conformance_label(audit.conformance.status), audit.conformance.status)
 
 
-def suffixed(title: str, audit: AuditResult, result: Result) -> str:
-    """A title with the name of the audit, if the result has several."""
-    return f"{title}: {audit.name}" if len(result.audits) > 1 else title
+def suffix(audit: AuditResult, result: Result) -> str:
+    """``: name`` after the title of a part about one of several audits."""
+    return f": {audit.name}" if len(result.audits) > 1 else ""
 
 
 def alarm(result: Result) -> Iterator[Notice]:
@@ -41,10 +39,7 @@ def alarm(result: Result) -> Iterator[Notice]:
     cases = tuple(
         f"{audit.name} / {verdict.claim}{', as expected' if verdict.expected else ''}" for audit, verdict in broken
     )
-    meaning = [
-        "The attack exceeds the best upper bound. The theory, the implementation or the attack is wrong: "
-        "resolve this before you use any result."
-    ]
+    meaning = [CONTRADICTION]
     if all(audit.conformance.status == "deviates" for audit, _ in broken):
         meaning.append("The executed run deviates from its declaration, which can explain it; see Conformance.")
     yield Notice("contradicted", cases, tuple(meaning))
@@ -98,16 +93,21 @@ def at_conditions(finding: Finding, before: str = " at ") -> str:
     return f"{before}{words.conditions(finding.at)}" if finding.at else ""
 
 
-def executed_training(audit: AuditResult, result: Result) -> Iterator[Section]:
+def executed_training(audit: AuditResult, *, suffix: str = "", level: int = 2) -> Iterator[Section]:
     """The groups of the section that a plugin filled."""
     for group in () if audit.recording is None else audit.recording.groups:
         blocks: list[Block] = []
         if group.rows:
-            rows = tuple((row.name, row.status, row.text) for row in group.rows)
-            blocks.append(Table(group.columns, rows, prose=2))
+            rows = tuple((row.name, (State(row.status),), row.text) for row in group.rows)
+            marks = tuple("rejected" if row.status == "violated" else "" for row in group.rows)
+            title = f"{group.title} of the executed training"
+            meanings = ("", "", "says")
+            blocks.append(
+                Table(group.columns, rows, prose=2, title=title, kind="overview", meanings=meanings, marks=marks)
+            )
         if group.sentences:
             blocks.append(items(*group.sentences))
-        yield Section(suffixed(group.title, audit, result), tuple(blocks))
+        yield Section(f"{group.title}{suffix}", tuple(blocks), level)
 
 
 def limits_section(result: Result) -> Section:

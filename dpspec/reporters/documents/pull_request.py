@@ -27,7 +27,7 @@ from dpspec.reporters.documents.parts import (
     limits_section,
     notes,
     origins,
-    suffixed,
+    suffix,
     verdict_badge,
 )
 from dpspec.reporters.provenance import command, provenance
@@ -67,7 +67,7 @@ def _blocks(result: Result) -> Iterator[Block]:
     single = [audit for number, audit in enumerate(result.audits) if number not in gridded]
     for audit in single:
         if unexpected := tuple(_unexpected(audit)):
-            yield Section(suffixed("Not as expected", audit, result), (Items(unexpected),))
+            yield Section(f"Not as expected{suffix(audit, result)}", (Items(unexpected),))
     judged = [(audit, verdict) for audit in single for verdict in audit.verdicts]
     expected = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
     yield from _claims([pair for pair in judged if not (expected and pair[1].expected)], several=several)
@@ -81,7 +81,7 @@ def _blocks(result: Result) -> Iterator[Block]:
     else:
         yield from (Sentence(("Conformance ", *_status(audit), ".")) for audit in single)
     for audit in result.audits:
-        yield from executed_training(audit, result)
+        yield from executed_training(audit, suffix=suffix(audit, result))
     yield limits_section(result)
     details = tuple(
         Fold("Numbers and tests", (_details(audit),)) for audit in sorted(single, key=lambda audit: audit.as_expected)
