@@ -198,6 +198,11 @@ class Values:
     values: tuple[Text, ...]
 
 
+#: What the cells of a column are, and what is wrong with a row.
+Meaning: TypeAlias = Literal["", "cell", "says", "number"]
+Mark: TypeAlias = Literal["", "rejected", "printed"]
+
+
 @dataclass(frozen=True)
 class Table:
     """A table.
@@ -222,8 +227,8 @@ class Table:
     prose: int | None = None
     title: str = ""
     kind: Literal["overview", "broad", "tests", "numbers", "sortable"] = "broad"
-    meanings: tuple[Literal["", "cell", "says", "number"], ...] = ()
-    marks: tuple[Literal["", "rejected", "printed"], ...] = ()
+    meanings: tuple[Meaning, ...] = ()
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True)

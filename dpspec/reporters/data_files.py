@@ -5,7 +5,6 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from dpspec.contract import Series
 from dpspec.contract.results import AuditResult, Result, accepted_cautions
@@ -100,13 +99,18 @@ def _text(text: str) -> str:
     return _FORMULA.sub(r"\g<0>'", plain(text))
 
 
+#: The keys of a change in JSON.
+_CHANGE_KEYS = ("audit", "claim", "what", "before", "after", "trend", "of_claim")
+
 CHANGE_FORMATS = ("text", "markdown", "json")
 
 
 def render_changes(changes: Sequence[Change], form: str) -> str:
     """In one of :data:`CHANGE_FORMATS`."""
     if form == "json":
-        return json_text(json.dumps([asdict(change) for change in changes], indent=2))
+        return json_text(
+            json.dumps([{key: getattr(change, key) for key in _CHANGE_KEYS} for change in changes], indent=2)
+        )
     if form == "text":
         return "\n".join(map(change_line, changes)) if changes else "no change"
     rows = [(change.trend, _place(change), change.what, change.before, change.after) for change in changes]

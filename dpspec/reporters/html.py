@@ -93,10 +93,9 @@ def _block(block: Block) -> Markup:
         case Lead(label, text):
             return _paragraph(_inline((label, " ", text)))
         case Notice(label, cases, meaning):
-            texts = (Markup(". ").join([_inline(case), *map(_whole, meaning)]) for case in cases)
-            head = label.capitalize()
             alarm = Markup('<p class="alarm"><strong>{}:</strong> {}</p>')
-            return Markup("\n").join(alarm.format(head, text) for text in texts)
+            alarms = (_join([_inline(case), *map(_whole, meaning)], ". ") for case in cases)
+            return Markup("\n").join(alarm.format(label.capitalize(), text) for text in alarms)
         case Items():
             return _list(block)
         case Entry(label, text, numbers, reason, tests):

@@ -111,10 +111,10 @@ def _findings(audit: AuditResult) -> Iterator[Block]:
         rows = series_rows(series)
         shown = rows if series.columns and len(rows) <= MOST_ROWS else None
         columns = f"{', '.join(series.columns)}, in the JSON"
-        captions = (
+        caption, otherwise = (
             "; ".join(filter(None, (kind, series.rigor, series.source))) for kind in (rounding(series), columns)
         )
-        yield Figure(series.title, tuple(series.columns), shown, *captions)
+        yield Figure(series.title, tuple(series.columns), shown, caption, otherwise)
 
 
 def _assumptions(audit: AuditResult) -> Block:

@@ -19,6 +19,8 @@ from dpspec.reporters.blocks import (
     Fold,
     Item,
     Items,
+    Mark,
+    Meaning,
     Notice,
     Piece,
     Section,
@@ -237,12 +239,13 @@ class _Page:
             for view, index, verdict in claims
         )
         bounds: Text = (Span("Bounds", link="term-bounds"),)
+        meanings: list[Meaning] = ["", "cell", "says", "number"] if several else ["", "says", "number"]
         return Table(
             ("Verdict", *(["Audit"] if several else []), "Claim", bounds),
             rows,
             title="Claims with their verdicts",
             kind="overview",
-            meanings=("", *(["cell"] if several else []), "says", "number"),  # type: ignore[arg-type]
+            meanings=tuple(meanings),
         )
 
     def _matrix(self, matrix: Matrix, number: int) -> Section:
@@ -443,10 +446,10 @@ def _power(audit: AuditResult) -> Iterator[str]:
 
 def _tests(checks: Sequence[Check], *, rejected: bool, title: str) -> Table:
     head = ("Assumption", "Test", "p", "Declared", "Found", "Observation", "Smallest detectable deviation")
-    rows = []
+    rows: list[tuple[Text, ...]] = []
     for check in checks:
         name, *cells = _check(check)
-        badge = (Badge("rejected", "deviates"), " ") if rejected else ()
+        badge: tuple[str | Piece, ...] = (Badge("rejected", "deviates"), " ") if rejected else ()
         rows.append(((*badge, name), *cells))
     return Table(head, tuple(rows), title=title, kind="tests", marks=("rejected",) * len(rows) if rejected else ())
 
@@ -467,9 +470,9 @@ def _findings(findings: Sequence[Finding]) -> Block:
         (_values(group), words.rigor(group[0]), words.scope(group[0]), f"{group[0].method}; {group[0].source}")
         for group in groups
     )
-    marks = tuple("printed" if group[0].printed and group[0].printed.refuted else "" for group in groups)
+    marks: list[Mark] = ["printed" if group[0].printed and group[0].printed.refuted else "" for group in groups]
     head = ("Numbers", "Rigor", "Of", "Method and source")
-    table = Table(head, rows, title="Findings", kind="broad", marks=marks)  # type: ignore[arg-type]
+    table = Table(head, rows, title="Findings", kind="broad", marks=tuple(marks))
     return Fold(f"{words.count(len(findings), 'number')} with their rigor, scope and source", (table,))
 
 

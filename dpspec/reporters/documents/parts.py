@@ -7,7 +7,22 @@ from dpspec import decimals
 from dpspec.contract import Finding
 from dpspec.contract.results import AuditResult, Result, Verdict
 from dpspec.reporters import words
-from dpspec.reporters.blocks import Badge, Block, Entry, Items, Notice, Section, Span, State, Table, Terms, Text, items
+from dpspec.reporters.blocks import (
+    Badge,
+    Block,
+    Entry,
+    Items,
+    Mark,
+    Meaning,
+    Notice,
+    Section,
+    Span,
+    State,
+    Table,
+    Terms,
+    Text,
+    items,
+)
 from dpspec.reporters.limits import limits
 from dpspec.reporters.provenance import Provenance
 
@@ -99,11 +114,11 @@ def executed_training(audit: AuditResult, *, suffix: str = "", level: int = 2) -
         blocks: list[Block] = []
         if group.rows:
             rows = tuple((row.name, (State(row.status),), row.text) for row in group.rows)
-            marks = tuple("rejected" if row.status == "violated" else "" for row in group.rows)
+            marks: list[Mark] = ["rejected" if row.status == "violated" else "" for row in group.rows]
             title = f"{group.title} of the executed training"
-            meanings = ("", "", "says")
+            meanings: tuple[Meaning, ...] = ("", "", "says")
             blocks.append(
-                Table(group.columns, rows, prose=2, title=title, kind="overview", meanings=meanings, marks=marks)
+                Table(group.columns, rows, prose=2, title=title, kind="overview", meanings=meanings, marks=tuple(marks))
             )
         if group.sentences:
             blocks.append(items(*group.sentences))

@@ -14,6 +14,7 @@ from dpspec.reporters.blocks import (
     Item,
     Items,
     Notice,
+    Piece,
     Section,
     Sentence,
     Span,
@@ -138,7 +139,7 @@ def _conformance(audits: Sequence[AuditResult]) -> Items:
     return items(*lines)
 
 
-def _status(audit: AuditResult) -> tuple[str | Span, ...]:
+def _status(audit: AuditResult) -> tuple[str | Piece, ...]:
     outcome = words.conformance_outcome(audit)
     return (conformance_badge(audit), f", {outcome}" if outcome else "")
 
