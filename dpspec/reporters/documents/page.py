@@ -451,7 +451,8 @@ def _tests(checks: Sequence[Check], *, rejected: bool, title: str) -> Table:
         name, *cells = _check(check)
         badge: tuple[str | Piece, ...] = (Badge("rejected", "deviates"), " ") if rejected else ()
         rows.append(((*badge, name), *cells))
-    return Table(head, tuple(rows), title=title, kind="tests", marks=("rejected",) * len(rows) if rejected else ())
+    marks: list[Mark] = ["rejected" if rejected else ""] * len(rows)
+    return Table(head, tuple(rows), title=title, kind="tests", marks=tuple(marks))
 
 
 def _check(check: Check) -> tuple[str, ...]:
