@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
+from dpspec.contract.rules import RuleRun
 from dpspec.errors import UnobservableError, UsageError
 from dpspec_recording.adapters.custom_loop import CustomLoop
 from dpspec_recording.adapters.opacus import OpacusTraining
@@ -24,18 +23,17 @@ from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec_recording.folder.run_folder import RunWriter
-from dpspec_recording.folder.step_record import Indices, InternalStep, PublicStep
 from dpspec_recording.folder.weights import TensorDigest
 from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.probe import Events, Training
+from dpspec_recording.probes.rules import Rules
 from dpspec_recording.ranks.group import Group, meet
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.recognized import inner_module, refuse_processes, uncompiled
 from dpspec_recording.released_model import digests_of_state
-from dpspec_recording.rules.observed import ObservedRules, installed
 from dpspec_recording.spent_privacy import SpentPrivacy
 from dpspec_recording.state_watch import StateWatch
 from dpspec_recording.step_replay.calls import Pauses
@@ -104,7 +102,7 @@ class WatchedTraining:
             self.detach()
             raise
         self._pid, self._started = _PROCESS[0], time.monotonic()
-        self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
+        self._waiting: list[PendingStep] = []
         self._written, self._resumes = 0.0, resume
         self._header, self._pauses = header, Pauses()
         self.adapter: CustomLoop | OpacusTraining = (
@@ -166,18 +164,6 @@ class WatchedTraining:
         for probe in self._probes:
             probe.start(training)
         self._saved = None if group is None else group.saved
-        self._rules = ObservedRules(installed())
-        self._rules.start(
-            RuleSetup(
-                model=training_parts.model,
-                optimizer=inner,
-                private_optimizer=None if training_parts.clipping is None else training_parts.optimizer,
-                loader=training_parts.loader,
-                resumes=part > 1,
-                compiled=training_parts.compiled is not None,
-            )
-        )
-        self._undo.callback(self._rules.stop)
         self._states = StateWatch(training_parts, inner, trained, training.frozen_digest, secret)
         self._start(part)
 
@@ -257,7 +243,6 @@ class WatchedTraining:
         self._write_waiting()
         self.writer.save(self._states.state(self.writer.steps, self._options.current()))
         self._states.end()
-        self._rules.stop()
         rank = self._training.rank
         whole = not self._parts.shards and (rank is None or rank.group.rank == 0)
         facts = replace(self._facts(), error=kind.__name__[:100] if kind is not None else "")
@@ -277,7 +262,6 @@ class WatchedTraining:
         samples, accountant = self.samples, self._parts.accountant
         return Facts(
             audits=self.audits.facts,
-            rules=self._rules.facts(),
             drawn_batches=None if samples is None else samples.drawn,
             passed_over=None if samples is None else samples.passed_over,
             history=None if accountant is None else tuple((s, q, int(n)) for s, q, n in accountant.history()),
@@ -305,7 +289,7 @@ class WatchedTraining:
         """The names of the rules that fire on the facts of the steps until now."""
         steps, header = int(self.spent.last["steps"]), self._header
         run = RuleRun(own_loop=header.source == "own-loop", steps=steps, delta=delta, records=header.records)
-        return self._rules.fired(run)
+        return next(probe for probe in self._probes if isinstance(probe, Rules)).fired(run)
 
     def is_final(self, model: nn.Module) -> bool:
         scored_parameters = _named(model)
@@ -339,29 +323,26 @@ class WatchedTraining:
         self._events.emit("before_update")
         return training.moved
 
-    def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None, noise: Tensor | None) -> None:
+    def _write(self, step: PendingStep) -> None:
         assert self.writer is not None
         accountant = self._parts.accountant
-        accounted = accountant.told() if accountant is not None else None
         samples, rank = self.samples, self._training.rank
-        ranked = None if rank is None else rank.step(drawn and drawn[0], None if samples is None else samples.epoch)
+        step.number = self.writer.steps + len(self._waiting) + 1
+        step.accounted = accountant.told() if accountant is not None else None
+        step.rank = None if rank is None else rank.step(step.drawn, None if samples is None else samples.epoch)
         self._training.parameters.advance()
-        now, rate = time.monotonic() - self._started, self._parts.learning_rate()
-        number = self.writer.steps + len(self._waiting) + 1
-        if number == 1:
+        now, step.learning_rate = time.monotonic() - self._started, self._parts.learning_rate()
+        if step.number == 1:
             warn_at_first_step(self._header, samples)
-        norms, clip_norm = _norms(step), step.clip_norm
-        rule_step = RuleStep(number=number, drawn=drawn and drawn[0], norms=norms, clip_norm=clip_norm, noise=noise)
-        self._rules.after_step(rule_step)
-        changes = self._options.changes()
+        self._events.emit("after_step", step)
+        step.options = self._options.changes()
         self.audits.end_step()
-        if number > 1 and any(change.by == UNKNOWN for change in changes.values()):
+        if step.number > 1 and any(change.by == UNKNOWN for change in step.options.values()):
             self.audits.include()
-        finish = partial(step.finish, number, len(self._header.layers), drawn, rate, accounted, changes, ranked)
-        self._waiting.append((step, finish))
+        self._waiting.append(step)
         # A later part may continue a killed one, whose steps all count.
         together = 1 if self._resumes else self.adapter.waits
-        if number == 1 or len(self._waiting) >= together or now - self._written > _SECONDS:
+        if step.number == 1 or len(self._waiting) >= together or now - self._written > _SECONDS:
             self._write_waiting()
         if self._saved is not None and self._saved.received():
             self._save()
@@ -372,17 +353,10 @@ class WatchedTraining:
         self._written = time.monotonic() - self._started
         self.adapter.read()
         if waiting and self.writer is not None:
-            finished = [finish() for _, finish in waiting]
+            finished = [step.finish(len(self._header.layers)) for step in waiting]
             self.writer.write(*finished)
             for public, _ in finished:
                 self.spent.add(public)
-
-
-def _norms(step: PendingStep) -> Any:
-    """The norms that a custom loop reported, (b,); None for Opacus, whose norms are read later."""
-    if not step.norms or not all(isinstance(norms, Tensor) for norms in step.norms):
-        return None
-    return torch.cat([norms.reshape(-1) for norms in step.norms]).double().cpu().numpy()
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpspec.errors import UsageError
 from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.step_record import UNSEEN, Indices
+from dpspec_recording.folder.step_record import UNSEEN
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.probe import Events, Training
@@ -156,16 +156,16 @@ class CustomLoop:
             step.sketch, step.sum_norm = measured.sketches[0], None if total is None else measured.lengths[0]
             self._events.emit("noise_measured", measured, [step.deviation])
         self._events.emit("after_report")
-        drawn: tuple[Indices, int] | None = None
         if step.members:
-            drawn = np.concatenate(step.members), 1
+            step.drawn, step.batches = np.concatenate(step.members), 1
         elif training.samples is not None:
-            drawn = training.samples.take(None if step.rows == UNSEEN else step.rows)
+            step.drawn, step.batches = training.samples.take(None if step.rows == UNSEEN else step.rows)
         if training.optimizer is None:
             step.updates = 1
         else:
             step.moved_outside(training.parameters.moved())
-        training.write(step, drawn, noise)
+        step.noise = noise
+        training.write(step)
 
     def end(self) -> None:
         """The block is over: a step with reports that was not ended is one."""

@@ -209,7 +209,8 @@ class OpacusTraining:
             step.clip_norm = float(self._optimizer.max_grad_norm)
             step.deviation = step.noise_multiplier * step.clip_norm
         samples, sampler = training.samples, self._parts.sampler
-        drawn = None if samples is None else samples.take(None if step.rows == UNSEEN else step.rows)
+        if samples is not None:
+            step.drawn, step.batches = samples.take(None if step.rows == UNSEEN else step.rows)
         if sampler is not None and sampler.rate is not None:
             drawn_at = [] if samples is None else samples.rates
             rates = [*drawn_at, getattr(sampler.batches, "sample_rate", None)]
@@ -218,7 +219,7 @@ class OpacusTraining:
                     "sample_rate of the sampler is not a number: records may enter at different rates"
                 )
             step.rate = max([float(rate) for rate in rates if rate is not None], default=sampler.rate)
-        training.write(step, drawn, None)
+        training.write(step)
 
     def _wrap(
         self, holder: Any, name: str, before: Moment, after: Callable[[Any], None], *, if_audited: bool = False

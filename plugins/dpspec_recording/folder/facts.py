@@ -17,22 +17,16 @@ from dpspec_recording.probes.probe import Probe
 F = TypeVar("F")
 
 
-def _rules(rows: Sequence[Any]) -> list[Any]:
-    """The facts of all ranks or parts: a list of mappings by rule."""
-    return [facts for row in rows for facts in (row if isinstance(row, list) else [row])]
-
-
 _SUM, _MAX, _FIRST = join_by(sum), join_by(max), join_by(itemgetter(0))
-_RULES = join_by(_rules)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Facts over all steps; None if the recorder does not observe them. A field says how facts are joined.
 
-    observed: by probe its fact. history: the accountant's. rules: by rule its facts, unread; of several ranks or
-    parts a list. ``error`` belongs to the end alone. lacking: the names of facts that the recorder
-    always notes (:mod:`dpspec_recording.folder.required_facts`), and this folder lacks; its reader fills it.
+    observed: by probe its fact. history: the accountant's. ``error`` belongs to the end alone. lacking: the names of
+    facts that the recorder always notes (:mod:`dpspec_recording.folder.required_facts`), and this folder lacks; its
+    reader fills it.
     """
 
     audits: AuditFacts = field(metadata=OWN)
@@ -40,7 +34,6 @@ class Facts:
     passed_over: Count | None = field(metadata=join_by(max, sum))
     history: tuple[tuple[float, float, Count], ...] | None = field(metadata=join_by(itemgetter(0), itemgetter(-1)))
     seconds: Number = field(metadata=join_by(max, sum))
-    rules: Any = field(default=(), metadata=_RULES)
     error: str = field(default="", metadata=join_by(word, itemgetter(-1)))
     observed: Mapping[str, Any] = field(default_factory=dict)
     lacking: Names = field(default=(), metadata=join_by(union))
@@ -72,13 +65,10 @@ def read_facts(read: Any, where: str) -> Facts:
         observed = {probe.name: _read_fact(probe, read, where) for probe in PROBES}
         unread = json_records.read(Facts, {**{k: v for k, v in read.items() if k not in names}, "observed": {}}, where)
         facts = replace(unread, observed=observed)
-        texts_of = {**vars(facts), "rules": None, "observed": None}
+        texts_of = {**vars(facts), "observed": None}
         of_probes = [vars(fact) for fact in observed.values() if fact is not None]
         if any(len(text) > LONGEST for text in texts((*texts_of.values(), *of_probes))):
             raise ValueError(f"{where}: a text has more than {LONGEST} characters")
-        listed = facts.rules if isinstance(facts.rules, list | tuple) else [facts.rules]
-        if not all(row is None or isinstance(row, Mapping) for row in listed):
-            raise ValueError(f"{where}: rules must be a mapping, or a list of mappings")
     except ValueError as error:
         raise RecordingError(f"{error}: record again with this version of dpspec") from None
     return facts

@@ -19,7 +19,6 @@ def with_lacking(facts: Facts, header: Header, steps: SeenSteps) -> Facts:
         "drawn_batches": is_drawn,
         "passed_over": is_drawn,
         "history": header.accountant != "",
-        "rules": True,
     }
     lacking = [probe.name for probe in PROBES if facts.of(probe) is None and probe.is_required(header, steps)]
     lacking += [name for name, needed in required.items() if needed and getattr(facts, name) is None]

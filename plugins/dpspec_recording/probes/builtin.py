@@ -18,6 +18,7 @@ from dpspec_recording.probes.passes import Passes
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.reported_gradients import ReportedGradients
+from dpspec_recording.probes.rules import Rules
 from dpspec_recording.probes.seeds import Seeds
 from dpspec_recording.probes.sums import Sums
 from dpspec_recording.probes.updates import Updates
@@ -41,4 +42,5 @@ PROBES: tuple[type[Probe[Any]], ...] = (
     LossScaler,
     Updates,
     OtherEngines,
+    Rules,
 )

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from dpspec_recording.audited_steps import AuditedSteps
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.folder.step_record import Indices
     from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.outcomes.outcome import Missing, Outcome
     from dpspec_recording.parts import Parts
@@ -86,7 +85,7 @@ class Training:
         is_recording: Whether the recording continues: the training may outlive it.
         begin_update: The optimizer begins an update: emits the event, and returns whether parameters moved before.
         read_options: Reads the options of a step that no update shows.
-        write: Writes a step that is over, given the drawn records with the number of their batches, and its noise.
+        write: Writes a step that is over.
         step: The step that is not over.
         part: The number of this part of a resumed training, from 1.
         clipped: The observer of the gradients that Opacus clips; None for a custom loop.
@@ -115,7 +114,7 @@ class Training:
     is_recording: Callable[[], bool]
     begin_update: Callable[[], bool | Tensor]
     read_options: Observation
-    write: Callable[[PendingStep, tuple[Indices, int] | None, Tensor | None], None]
+    write: Callable[[PendingStep], None]
     step: PendingStep
     part: int = 1
     clipped: Any = None
@@ -185,6 +184,9 @@ class Probe(Generic[F]):
     def after_report(self) -> None:
         """A custom loop has reported all of its step."""
 
+    def after_step(self, step: PendingStep) -> None:
+        """A step is over. Its noise may not be read yet."""
+
     def facts(self) -> F | None:
         """The fact until now; None if this training does not show it."""
         return None
@@ -203,7 +205,7 @@ class Probe(Generic[F]):
 #: The names of all events.
 EVENTS = (
     *("before_clip", "before_sum", "after_sum", "before_noise", "after_noise", "noise_measured"),
-    *("before_reduction", "after_reduction", "before_update", "after_update", "after_report"),
+    *("before_reduction", "after_reduction", "before_update", "after_update", "after_report", "after_step"),
 )
 
 

@@ -32,9 +32,11 @@ from dpspec_recording.probes.passes import Passes, PassFacts
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.reported_gradients import GradientFacts, ReportedGradients
+from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules
 from dpspec_recording.probes.seeds import SeedFacts, Seeds
 from dpspec_recording.probes.sums import SumFacts, Sums
 from dpspec_recording.probes.updates import UpdateFacts, Updates
+from dpspec_recording.rules.builtin import RULES
 from dpspec_recording.step_replay.facts import MapFacts, ReplayFacts, SizeFacts
 from dpspec_recording.watching.noise_facts import (
     AlongSums,
@@ -103,6 +105,7 @@ HONEST: dict[type[Probe[Any]], Any] = {
     LossScaler: LossScalerFacts(used=False),
     Updates: UpdateFacts(steps=100, recomputed=100, different=0, failed=0, optimizer="", step_hooks=()),
     OtherEngines: OtherEngineFacts(steps=0),
+    Rules: RuleFacts(seen=({rule.name: RuleFact(facts={}) for rule in RULES},)),
 }
 
 #: Of each probe faulty facts, as changes of the honest ones, and the alarms.
@@ -155,6 +158,7 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Updates, {"different": 1}, "other-updates"),
     (Updates, {"failed": 1}, "update-rule"),
     (OtherEngines, {"steps": 7}, "released-model"),
+    (Rules, {"seen": ({rule.name: RuleFact(facts={}) for rule in RULES[1:]},)}, "one-record"),
 ]
 
 #: What the header says of the training, if the probe is about one kind.
