@@ -18,7 +18,6 @@ from dpspec.errors import UnobservableError, UsageError
 from dpspec_recording.adapters.custom_loop import CustomLoop
 from dpspec_recording.adapters.opacus import OpacusTraining
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
-from dpspec_recording.early_warnings import warn_at_first_step
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part_of
@@ -39,7 +38,6 @@ from dpspec_recording.state_watch import StateWatch
 from dpspec_recording.step_replay.calls import Pauses
 from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.noise_sketch import NoiseSketch
-from dpspec_recording.watching.options import UNKNOWN, OptionWatch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
 from dpspec_recording.watching.sampler_watch import SamplerWatch
 
@@ -136,8 +134,6 @@ class WatchedTraining:
             if training_parts.shards:  # the directions of all ranks, so that their noise can be added
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
-        self._options = OptionWatch(inner, self.adapter.options, self.guarded, self.adapter.accumulates)
-        self._undo.callback(self._options.remove)
         self._probes = [probe() for probe in PROBES]
         self._events = Events(self._probes)
         self._training = training = Training(
@@ -155,7 +151,9 @@ class WatchedTraining:
             sketch=sketch,
             is_recording=lambda: self.writer is not None,
             begin_update=self._begin_update,
-            read_options=self._options.read,
+            private_options=self.adapter.options,
+            accumulates=self.adapter.accumulates,
+            header=header,
             write=self._write,
             step=PendingStep(),
             part=part,
@@ -170,10 +168,7 @@ class WatchedTraining:
     def _start(self, part: int) -> None:
         if self.writer is None:
             return
-        if part > 1:  # a later part continues the options
-            self._options.read()
-            self._options.changes()
-        self.writer.save(self._states.state(0, self._options.current(), start=part > 1))
+        self.writer.save(self._states.state(0, self._training.options.current(), start=part > 1))
         self._states.attach(partial(self.guarded, partial(self._save, send=True)), self._undo)
 
     def _save(self, *, send: bool = False) -> None:
@@ -185,7 +180,7 @@ class WatchedTraining:
         self._write_waiting()
         if send and self._saved is not None:
             self._saved.send()
-        step, options = writer.steps, self._options.current()
+        step, options = writer.steps, self._training.options.current()
         self._states.note(
             step, options, lambda: writer.save(self._states.state(step, options, self._facts().written()))
         )
@@ -241,7 +236,7 @@ class WatchedTraining:
         assert self.writer is not None
         self.adapter.end()
         self._write_waiting()
-        self.writer.save(self._states.state(self.writer.steps, self._options.current()))
+        self.writer.save(self._states.state(self.writer.steps, self._training.options.current()))
         self._states.end()
         rank = self._training.rank
         whole = not self._parts.shards and (rank is None or rank.group.rank == 0)
@@ -259,12 +254,8 @@ class WatchedTraining:
             return f"the model's tensors could not be read: {type(error).__name__}"
 
     def _facts(self) -> Facts:
-        samples, accountant = self.samples, self._parts.accountant
         return Facts(
             audits=self.audits.facts,
-            drawn_batches=None if samples is None else samples.drawn,
-            passed_over=None if samples is None else samples.passed_over,
-            history=None if accountant is None else tuple((s, q, int(n)) for s, q, n in accountant.history()),
             seconds=time.monotonic() - self._started,
             observed={probe.name: probe.facts() for probe in self._probes},
         )
@@ -319,26 +310,18 @@ class WatchedTraining:
         training.moved = training.parameters.moved()
         if self.audits.audited and training.rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
             refuse_processes(self._parts.optimizer, None)
-        self._options.read()
         self._events.emit("before_update")
         return training.moved
 
     def _write(self, step: PendingStep) -> None:
         assert self.writer is not None
-        accountant = self._parts.accountant
         samples, rank = self.samples, self._training.rank
         step.number = self.writer.steps + len(self._waiting) + 1
-        step.accounted = accountant.told() if accountant is not None else None
         step.rank = None if rank is None else rank.step(step.drawn, None if samples is None else samples.epoch)
         self._training.parameters.advance()
-        now, step.learning_rate = time.monotonic() - self._started, self._parts.learning_rate()
-        if step.number == 1:
-            warn_at_first_step(self._header, samples)
-        self._events.emit("after_step", step)
-        step.options = self._options.changes()
+        now = time.monotonic() - self._started
         self.audits.end_step()
-        if step.number > 1 and any(change.by == UNKNOWN for change in step.options.values()):
-            self.audits.include()
+        self._events.emit("after_step", step)
         self._waiting.append(step)
         # A later part may continue a killed one, whose steps all count.
         together = 1 if self._resumes else self.adapter.waits

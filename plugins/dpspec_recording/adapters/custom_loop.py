@@ -147,7 +147,6 @@ class CustomLoop:
             if self.declared[name] is not None:
                 setattr(step, name, float(self.declared[name]))
         step.deviation = step.noise_multiplier * step.clip_norm
-        training.read_options()
         training.reported, self._given = self._given, {}
         noise, total = training.reported.get("noise"), training.reported.get("the sum")
         if noise is not None:

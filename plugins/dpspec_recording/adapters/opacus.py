@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dpspec.errors import UnobservableError
 from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.planting.planted import GradientCanaries
@@ -220,6 +221,12 @@ class OpacusTraining:
                 )
             step.rate = max([float(rate) for rate in rates if rate is not None], default=sampler.rate)
         training.write(step)
+        if step.number == 1 and samples is not None and not samples.drawn:
+            notice(
+                "dpspec.record: the first step used no batch of the loader, so no claim will be proved: give "
+                "dpspec.record the loader that the training loop iterates, as make_private returned it",
+                UserWarning,
+            )
 
     def _wrap(
         self, holder: Any, name: str, before: Moment, after: Callable[[Any], None], *, if_audited: bool = False

@@ -4,16 +4,11 @@ from collections.abc import Iterator
 
 from dpspec.contract import Assumption
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.outcomes.outcome import Missing, missing_of
+from dpspec_recording.outcomes.outcome import missing_of
 from dpspec_recording.probes.builtin import PROBES
 
 #: The open condition and the subject of the omitted test, by the name of a missing fact.
 _LACKS = {probe.name: probe.lacks for probe in PROBES if probe.lacks is not None}
-_LACKS |= {
-    "drawn_batches": Missing(condition="unused-batches", subject="the number of drawn batches"),
-    "passed_over": Missing(condition="unused-batches", subject="the number of unused batches within passes"),
-    "history": Missing(condition="accounting", subject="the history of the accountant"),
-}
 
 
 def missing_facts(run: RecordedRun) -> Iterator[Assumption]:

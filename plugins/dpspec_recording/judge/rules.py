@@ -1,6 +1,5 @@
 """The rules that fire on a recorded run: their cautions, and those that the user accepts."""
 
-import math
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -11,6 +10,7 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.registry.loader import Failed, foreign_code, load_catalog
 from dpspec.text import closest, did_you_mean, listed
 from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.probes.batches import Batches
 from dpspec_recording.probes.rules import RuleFacts, Rules, code_of
 
 
@@ -65,10 +65,11 @@ def _caution(rule: Rule, facts: RuleFacts | None, run: RuleRun) -> str:
 
 
 def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
-    end, internal, rates = run.end, run.internal, [rate for rate in run.rates if rate is not None]
+    internal, rates = run.internal, [rate for rate in run.rates if rate is not None]
     drawn, rows = run["drawn"], run["rows"]
     both = np.isfinite(drawn) & np.isfinite(rows) & ~run.filled
-    unused_known = end is not None and end.drawn_batches is not None and bool(np.isfinite(run["batches"]).any())
+    batches, used = run.fact(Batches), int(np.nansum(run["batches"]))
+    unused_known = batches is not None and bool(np.isfinite(run["batches"]).any())
     lower_quartiles = np.full(run.steps, np.nan) if internal is None else internal.lower
     compared = np.isfinite(lower_quartiles) & (np.nan_to_num(rows, nan=0.0) >= 4.0)
     return RuleRun(
@@ -78,9 +79,9 @@ def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
         group_size=group_size,
         records=run.header.records,
         rate=max(rates) if len(rates) == run.steps else None,
-        drawn_batches=end.drawn_batches if end is not None and unused_known else None,
-        used_batches=int(np.nansum(run["batches"])) if unused_known else None,
-        passed_over=None if end is None else math.ceil(end.passed_over or 0),
+        drawn_batches=used + batches.unused if batches is not None and unused_known else None,
+        used_batches=used if unused_known else None,
+        passed_over=None if run.end is None else 0 if batches is None else batches.passed_over,
         empty_steps=int((drawn == 0).sum()) if np.isfinite(drawn).any() else None,
         drawn_records=int(drawn[both].sum()) if both.any() else None,
         gradient_rows=int((rows[both] - run.further_rows).sum()) if both.any() else None,

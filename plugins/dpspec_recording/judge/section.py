@@ -14,6 +14,7 @@ from dpspec_recording.judge.canaries import CanaryBound
 from dpspec_recording.judge.joined_checks import seam_notes
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.section_groups import AccountantReport
+from dpspec_recording.probes.accountant import Accountant
 from dpspec_recording.probes.contributions import Contributions
 from dpspec_recording.probes.rules import Rules
 
@@ -130,8 +131,8 @@ def accountant_report(run: RecordedRun, delta: float, cost: ScheduleEpsilon) -> 
 
 
 def _history(run: RecordedRun) -> History | None:
-    if run.end is not None and run.end.history is not None:
-        history = run.end.history
+    if (facts := run.fact(Accountant)) is not None:
+        history = facts.history
         return history if all(0.0 <= s < 1e9 and 0.0 <= q <= 1.0 and n < 2**40 for s, q, n in history) else None
     reported_entries = zip(run["told_noise"].tolist(), run["told_rate"].tolist(), strict=True)
     counts = Counter(entry for entry in reported_entries if not any(map(math.isnan, entry)))

@@ -13,10 +13,11 @@ from dpspec.text import joined, several
 from dpspec_recording.audited_steps import POWER, found_faults
 from dpspec_recording.folder.script_facts import OtherSteps, ScriptFacts
 from dpspec_recording.judge.advice import advice_on
-from dpspec_recording.judge.recorded_run import Array, RecordedRun, public_name
+from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.judge.section import reports_batches
 from dpspec_recording.outcomes.faults import RunTest
 from dpspec_recording.probes.gradient_map import GradientMap
+from dpspec_recording.probes.options import public_name
 from dpspec_recording.probes.parameters import MOVED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.probes.replays import Replays

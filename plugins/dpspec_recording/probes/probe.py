@@ -84,10 +84,13 @@ class Training:
         sketch: Measures the noise of a step.
         is_recording: Whether the recording continues: the training may outlive it.
         begin_update: The optimizer begins an update: emits the event, and returns whether parameters moved before.
-        read_options: Reads the options of a step that no update shows.
+        private_options: Returns the options of the private sum.
+        accumulates: Whether the optimizer has got a physical batch of a step that is not complete.
         write: Writes a step that is over.
         step: The step that is not over.
+        header: Of the recording.
         part: The number of this part of a resumed training, from 1.
+        options: The observer of all options, which the states of the training have, too.
         clipped: The observer of the gradients that Opacus clips; None for a custom loop.
         replayer: Repeats some steps with other records; None for trainings that cannot be repeated.
         reported: By quantity the row of all coordinates that a custom loop reported for the step.
@@ -113,10 +116,13 @@ class Training:
     sketch: NoiseSketch
     is_recording: Callable[[], bool]
     begin_update: Callable[[], bool | Tensor]
-    read_options: Observation
+    private_options: Callable[[], Mapping[str, Any]]
+    accumulates: Callable[[], bool]
     write: Callable[[PendingStep], None]
     step: PendingStep
+    header: Header
     part: int = 1
+    options: Any = None
     clipped: Any = None
     replayer: Any = None
     reported: Mapping[str, Tensor] = field(default_factory=dict)
@@ -133,13 +139,13 @@ class Probe(Generic[F]):
     Attributes:
         name: Of the fact, in the folder of the run.
         kind: The frozen dataclass of the fact, whose fields say how the facts of ranks and parts are joined; ``|
-            None`` if some trainings do not show the fact.
+            None`` if some trainings do not show the fact. None if the steps of the folder hold all of it.
         lacks: The condition that is open if the fact is required and missing, and the subject of the omitted test.
         of_adding_ranks: Whether only the ranks that add noise have the fact.
     """
 
     name: ClassVar[str]
-    kind: ClassVar[Any]
+    kind: ClassVar[Any] = None
     lacks: ClassVar[Missing | None] = None
     of_adding_ranks: ClassVar[bool] = False
 

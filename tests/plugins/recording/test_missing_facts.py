@@ -27,15 +27,11 @@ CHANNELS = {
     "clip_limits": ["sensitivity"],
     "replays": ["sensitivity"],
     "rules": ["sensitivity"],
-    "drawn_batches": ["sampling"],
-    "passed_over": ["sampling"],
+    "batches": ["sampling"],
     "seeds": ["noise"],
     "noise": ["noise"],
-    "history": [],
+    "accountant": [],
 }
-
-#: Nullable facts of no probe.
-OWN = ("drawn_batches", "passed_over", "history")
 
 #: Facts of other trainings, and facts that honest trainings lack too: a reduction that no replay compares is assumed,
 #: and gradients that are not compared leave ``loop-reports`` open.
@@ -98,7 +94,7 @@ def test_each_fact_that_may_be_unknown_is_required() -> None:
     kinds = get_type_hints(Facts) | {probe.name: probe.kind for probe in PROBES}
     nullable = {name for name, kind in kinds.items() if type(None) in get_args(kind)}
     assert nullable == {*CHANNELS, *OF_OTHERS}
-    assert {probe.name for probe in PROBES if probe.lacks is not None} == nullable - {*OWN, "gradients"}
+    assert {probe.name for probe in PROBES if probe.lacks is not None} == nullable - {"gradients"}
 
 
 @pytest.mark.family

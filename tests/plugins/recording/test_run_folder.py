@@ -174,11 +174,11 @@ def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
         {"gradients": {"steps": 1, "summed": 1, "different": 1, "hidden": 10**400}},
         {"gradients": [1, 1, 1, 0.0]},
         {"seeds": {"shared": 1}},
-        {"drawn_batches": -1},
+        {"batches": {"unused": -1, "passed_over": 0}},
         {"seconds": 10**400},
         {"model_state": {**facts["model_state"], "buffers": [[]] * 1000}},
         {"error": "a" * 500},
-        {"history": [["a", {}, []]]},
+        {"accountant": {"history": [["a", {}, []]]}},
         {"more": 1},
     ]
     never_none = ("parameters", "other_engines", "model_state")
