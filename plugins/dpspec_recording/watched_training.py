@@ -13,10 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from dpspec.contract.rules import RuleRun
 from dpspec.errors import UnobservableError, UsageError
-from dpspec_recording.adapters.custom_loop import CustomLoop
-from dpspec_recording.adapters.opacus import OpacusTraining
+from dpspec_recording.adapters.choice import adapter_of
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
@@ -36,7 +34,6 @@ from dpspec_recording.released_model import digests_of_state
 from dpspec_recording.spent_privacy import SpentPrivacy
 from dpspec_recording.state_watch import StateWatch
 from dpspec_recording.step_replay.calls import Pauses
-from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
 from dpspec_recording.watching.sampler_watch import SamplerWatch
@@ -82,12 +79,8 @@ class WatchedTraining:
         header = training_parts.header(notes, group, part if resume else 0)
         secret = secrets.token_hex(32)
         try:
-            if part > 1 and isinstance(training_parts.optimizer, ReportedUpdates):
-                raise UsageError(
-                    "a loop over arrays cannot be resumed: the recorder does not see its optimizer's state"
-                )
-            if part > 1 and training_parts.shards:
-                raise UsageError("a training whose parameters FSDP2 shards cannot be resumed: record it in one part")
+            if part > 1:
+                training_parts.require_resumable()
             if (first := earlier_part(folder, rank, part)) is not None:
                 if difference := first.header.differs(header):
                     raise UsageError(f"{folder}: the first part has another {difference}: record into a new folder")
@@ -103,17 +96,10 @@ class WatchedTraining:
         self._waiting: list[PendingStep] = []
         self._written, self._resumes = 0.0, resume
         self._header, self._pauses = header, Pauses()
-        self.adapter: CustomLoop | OpacusTraining = (
-            CustomLoop(training_parts, header, self._pauses)
-            if training_parts.clipping is None
-            else OpacusTraining(training_parts, self.gradients)
+        self.adapter = adapter_of(training_parts, header, self._pauses, self.gradients)
+        self.spent = SpentPrivacy(
+            bounded=header.has_rates and part == 1 and group is None and header.clipping != "adaptive"
         )
-        inner: torch.optim.Optimizer | None = getattr(
-            training_parts.optimizer, "original_optimizer", training_parts.optimizer
-        )
-        self._inner = inner
-        poisson = header.is_poisson or (header.scheme == "none" and training_parts.clipping is None)
-        self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
         self.guarded(lambda: self._attach(header, group, part, secret))
 
     @property
@@ -124,7 +110,7 @@ class WatchedTraining:
 
     def _attach(self, header: Header, group: Group | None, part: int, secret: str) -> None:
         """Attach the observers."""
-        training_parts, inner = self._parts, self._inner
+        training_parts = self._parts
         trained, rank = training_parts.trained_parameters(), None
         sketch = NoiseSketch([size for _, size in header.layers], seed=int(secret, 16))
         if group is not None:
@@ -134,12 +120,12 @@ class WatchedTraining:
             if training_parts.shards:  # the directions of all ranks, so that their noise can be added
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
-        self._probes = [probe() for probe in PROBES]
+        self._probes = [probe() for probe in PROBES if probe.is_shown(header)]
         self._events = Events(self._probes)
         self._training = training = Training(
             script_parts=training_parts,
-            optimizer=inner,
-            private_optimizer=None if training_parts.clipping is None else training_parts.optimizer,
+            optimizer=training_parts.inner_optimizer,
+            private_optimizer=training_parts.private_optimizer,
             trained=trained,
             parameters=ParameterWatch(trained),
             rank=rank,
@@ -162,7 +148,7 @@ class WatchedTraining:
         for probe in self._probes:
             probe.start(training)
         self._saved = None if group is None else group.saved
-        self._states = StateWatch(training_parts, inner, trained, training.frozen_digest, secret)
+        self._states = StateWatch(training_parts, trained, training.frozen_digest, secret)
         self._start(part)
 
     def _start(self, part: int) -> None:
@@ -278,9 +264,8 @@ class WatchedTraining:
 
     def cautions(self, delta: float) -> tuple[str, ...]:
         """The names of the rules that fire on the facts of the steps until now."""
-        steps, header = int(self.spent.last["steps"]), self._header
-        run = RuleRun(own_loop=header.source == "own-loop", steps=steps, delta=delta, records=header.records)
-        return next(probe for probe in self._probes if isinstance(probe, Rules)).fired(run)
+        rules = next(probe for probe in self._probes if isinstance(probe, Rules))
+        return rules.fired(int(self.spent.last["steps"]), delta)
 
     def is_final(self, model: nn.Module) -> bool:
         scored_parameters = _named(model)

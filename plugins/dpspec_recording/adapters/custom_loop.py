@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from dpspec.errors import UsageError
+from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.step_record import UNSEEN
 from dpspec_recording.parts import Parts
@@ -25,17 +26,13 @@ from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.step_hooks import attach_step_hooks
 
 
-class CustomLoop:
+class CustomLoop(Adapter):
     """The adapter of a custom loop.
 
     Attributes:
         step: The step that the loop reports.
         declared: The intentions of the loop from now on.
-        waits: 1: each step is written at once.
-        is_rounded: False: the loop states its norms itself.
     """
-
-    waits, is_rounded = 1, False
 
     def __init__(self, training_parts: Parts, header: Header, pauses: Pauses) -> None:
         self._parts, self._header, self._pauses = training_parts, header, pauses
@@ -64,16 +61,13 @@ class CustomLoop:
         declared = {name: option for name, option in self.declared.items() if name != "records"}
         return {**declared, **self._parts.loader_options()}
 
-    def accumulates(self) -> bool:
-        """False: the loop says where a step ends."""
-        return False
-
     def present(self) -> tuple[float | None, float | None]:
         """The noise multiplier and the rate of a step that would come now."""
         return self.declared["noise_multiplier"], self.declared["rate"]
 
-    def read(self) -> None:
-        """Nothing: the noise of a step is read when it is reported."""
+    def reporting(self, method: str) -> "CustomLoop":
+        """This loop."""
+        return self
 
     @contextlib.contextmanager
     def unobserved(self) -> Iterator[None]:

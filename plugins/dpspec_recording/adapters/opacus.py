@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from dpspec.errors import UnobservableError
+from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.folder.step_record import UNSEEN
 from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
@@ -81,12 +82,8 @@ class StepRows:
         return steps, self._gradients[: len(steps)], self._sums[: len(steps)]
 
 
-class OpacusTraining:
-    """The adapter of a training with Opacus' optimizer, whose methods it wraps.
-
-    Attributes:
-        waits: The number of steps whose noise is read together, so that they are written together.
-    """
+class OpacusTraining(Adapter):
+    """The adapter of a training with Opacus' optimizer, whose methods it wraps."""
 
     def __init__(self, training_parts: Parts, canaries: GradientCanaries | None) -> None:
         """canaries: those that enter the sums of this training."""
@@ -103,6 +100,7 @@ class OpacusTraining:
         self._parameters: list[Any] = list(optimizer.params)
         self._sharded = training.rank is not None and training.rank.sharded
         self._rows = StepRows([] if training.rank is not None else self._parameters)
+        self.waits = self._rows.count
         self._replays: ReplayedSteps | None = None
         if self._clipping == "ghost":
             self._clipped = self._attach_ghost()
@@ -149,11 +147,6 @@ class OpacusTraining:
         """Whether the norms of contributions are rounded to half precision."""
         return self._clipped is not None and self._clipped.norm_type != ""
 
-    @property
-    def waits(self) -> int:
-        """The number of steps that are read together."""
-        return self._rows.count
-
     def options(self) -> dict[str, Any]:
         """The options of the private sum now."""
         return self._parts.private_options()
@@ -167,12 +160,6 @@ class OpacusTraining:
         sampler = self._parts.sampler
         rate = None if sampler is None else getattr(sampler.batches, "sample_rate", sampler.rate)
         return self._optimizer.noise_multiplier, rate
-
-    def begin_step(self) -> None:
-        """Nothing: the optimizer shows where a step begins."""
-
-    def end(self) -> None:
-        """Nothing: only the optimizer ends a step."""
 
     def _drawn_records(self) -> DrawnRecords | None:
         """The records of the latest batch in their dataset, if it is in memory."""

@@ -117,6 +117,11 @@ class Header:
         return self.scheme == "poisson"
 
     @property
+    def has_rates(self) -> bool:
+        """Whether the rate of a step is that of a Poisson sample: of a sampler, or as a loop without one declares."""
+        return self.is_poisson or (self.scheme, self.source) == ("none", "own-loop")
+
+    @property
     def in_epochs(self) -> bool:
         """Whether each epoch takes every record once."""
         return self.scheme in ("shuffled", "sequential")

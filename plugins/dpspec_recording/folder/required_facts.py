@@ -14,5 +14,6 @@ from dpspec_recording.probes.builtin import PROBES
 
 def with_lacking(facts: Facts, header: Header, steps: SeenSteps) -> Facts:
     """The facts of a folder with the names of those that it lacks."""
-    lacking = [probe.name for probe in PROBES if facts.of(probe) is None and probe.is_required(header, steps)]
+    shown = [probe for probe in PROBES if facts.of(probe) is None and probe.is_shown(header)]
+    lacking = [probe.name for probe in shown if probe.is_required(header, steps)]
     return replace(facts, lacking=tuple(lacking))

@@ -141,8 +141,9 @@ class RecordedRun:
 
     @cached_property
     def outcomes(self) -> Mapping[type[Probe[Any]], Sequence[Outcome]]:
-        """The outcomes of each probe."""
-        return {probe: tuple(probe.judge(self.fact(probe), self)) for probe in PROBES}
+        """The outcomes of each probe of this kind of training."""
+        shown = (probe for probe in PROBES if probe.is_shown(self.header))
+        return {probe: tuple(probe.judge(self.fact(probe), self)) for probe in shown}
 
     @property
     def all_outcomes(self) -> Iterator[Outcome]:
@@ -166,9 +167,9 @@ class RecordedRun:
     @cached_property
     def rates(self) -> list[float | None]:
         """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
-        poisson = self.header.is_poisson or (self.header.scheme, self.header.source) == ("none", "own-loop")
-        rates_and_sizes = zip(self["rate"].tolist(), self["drawn"].tolist(), strict=True)
-        return [rate if poisson and 0.0 < rate <= 1.0 and not isnan(size) else None for rate, size in rates_and_sizes]
+        has_rates, sizes = self.header.has_rates, self["drawn"].tolist()
+        rates_and_sizes = zip(self["rate"].tolist(), sizes, strict=True)
+        return [rate if has_rates and 0.0 < rate <= 1.0 and not isnan(size) else None for rate, size in rates_and_sizes]
 
     @cached_property
     def phases(self) -> list[Phase]:

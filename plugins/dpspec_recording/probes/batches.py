@@ -24,7 +24,7 @@ from dpspec_recording.notices import notice
 from dpspec_recording.outcomes.conditions import TEXTS, stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Missing, Outcome
-from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.probes.probe import Probe, Training, emits
 
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
@@ -87,8 +87,8 @@ class Batches(Probe[BatchFacts]):
 
     @staticmethod
     def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Opacus' loader shows it if the loop iterates over it."""
-        return header.source == "opacus" and steps.drawn
+        """Drawn records that the loop does not report come from a sampler that shows it."""
+        return steps.drawn and not emits(header, "after_report")
 
     def start(self, training: Training) -> None:
         """Keep the observer of the sampler."""

@@ -142,16 +142,23 @@ class Probe(Generic[F]):
             None`` if some trainings do not show the fact. None if the steps of the folder hold all of it.
         lacks: The condition that is open if the fact is required and missing, and the subject of the omitted test.
         of_adding_ranks: Whether only the ranks that add noise have the fact.
+        needs: The event without which a training does not show the fact, if not all have it.
     """
 
     name: ClassVar[str]
     kind: ClassVar[Any] = None
     lacks: ClassVar[Missing | None] = None
     of_adding_ranks: ClassVar[bool] = False
+    needs: ClassVar[str] = ""
+
+    @classmethod
+    def is_shown(cls, header: Header) -> bool:
+        """Whether this kind of training shows the fact. Probes of others do not observe it, nor judge it."""
+        return not cls.needs or emits(header, cls.needs)
 
     @staticmethod
     def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the recorder notes the fact of each training of this kind: a test on a missing one is omitted."""
+        """Whether the recorder notes the fact of each such training: a test on a missing one is omitted."""
         return False
 
     def start(self, training: Training) -> None:
@@ -213,6 +220,18 @@ EVENTS = (
     *("before_clip", "before_sum", "after_sum", "before_noise", "after_noise", "noise_measured"),
     *("before_reduction", "after_reduction", "before_update", "after_update", "after_report", "after_step"),
 )
+
+
+#: By the source of a recording, the events that its adapter emits, and not all do.
+_EMITTED: Mapping[str, tuple[str, ...]] = {
+    "opacus": ("before_clip", "before_sum", "after_sum", "before_noise", "after_noise"),
+    "own-loop": ("after_report",),
+}
+
+
+def emits(header: Header, event: str) -> bool:
+    """Whether the adapter of a training emits an event that not all do."""
+    return event in _EMITTED[header.source]
 
 
 class Events:

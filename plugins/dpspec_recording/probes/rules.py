@@ -116,7 +116,7 @@ class Rules(Probe[RuleFacts]):
 
     def start(self, training: Training) -> None:
         """Make and start the rules."""
-        parts = training.script_parts
+        self._header, parts = training.header, training.script_parts
         setup = RuleSetup(
             model=parts.model,
             optimizer=training.optimizer,
@@ -174,9 +174,10 @@ class Rules(Probe[RuleFacts]):
                 facts_by_rule[rule.name] = RuleFact(facts=stated)
         return RuleFacts(seen=({**facts_by_rule, **self._failed},))
 
-    def fired(self, run: RuleRun) -> tuple[str, ...]:
-        """The names of the rules that give a caution on the facts until now."""
-        names = list[str]()
+    def fired(self, steps: int, delta: float) -> tuple[str, ...]:
+        """The names of the rules that give a caution on a claim about the steps until now."""
+        header, names = self._header, list[str]()
+        run = RuleRun(own_loop=header.source == "own-loop", steps=steps, delta=delta, records=header.records)
         for rule, observer in [*self._rules.values()]:
             with self._guarded(rule):
                 names += [rule.name] if observer.caution(observer.facts(), run) else []

@@ -16,6 +16,7 @@ import dpspec
 from dpspec import json_records
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.errors import RecordingError
+from dpspec_recording.folder.header import Header
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules, code_of
 from dpspec_recording.rules import guessable_seed, model_inputs
@@ -519,7 +520,14 @@ def rules_of(*rules):
     observed = Rules(rules)
     parts = SimpleNamespace(model=nn.Linear(2, 2), loader=None, compiled=None)
     observed.start(
-        SimpleNamespace(script_parts=parts, optimizer=None, private_optimizer=None, part=1, undo=contextlib.ExitStack())
+        SimpleNamespace(
+            script_parts=parts,
+            optimizer=None,
+            private_optimizer=None,
+            part=1,
+            undo=contextlib.ExitStack(),
+            header=Header(),
+        )
     )
     return observed
 
@@ -572,7 +580,7 @@ def test_a_rule_of_a_plugin_may_state_a_mapping():
     stated = json.loads(json.dumps(asdict(rules_of(rule).facts())))
     facts = json_records.read(RuleFacts, stated, "here")
     assert Counted.caution(facts.of(rule, Counted.kind)[0], RUN) == "3 steps of a."
-    assert rules_of(rule).fired(RUN) == ("counted",)
+    assert rules_of(rule).fired(100, 1e-5) == ("counted",)
 
 
 def test_a_rule_whose_facts_are_of_another_kind_fails_in_the_training():
