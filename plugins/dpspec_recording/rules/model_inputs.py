@@ -104,7 +104,7 @@ class PaddingFacts:
     Attributes:
         inputs: Of the inputs of the model, or of the layer.
         layer: The name of the layer whose inputs have these widths; "" for the model.
-        collated: Of records that the loader collates one at a time; their number is that of the records.
+        collated: Of records that the loader collates one at a time; the number is of these records.
     """
 
     inputs: Widths | None
