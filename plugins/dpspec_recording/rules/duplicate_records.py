@@ -1,5 +1,9 @@
 """Whether records are equal: all of a dataset in memory, or the records of a batch from another dataset.
 
+The mistake: copies of a rare class, each clipped by itself, so that one person moves the sum by several clip norms::
+
+    data = ConcatDataset([data, rare, rare, rare])
+
 Records that nearly equal another one, as copies with noise do, raise a question of ``dpspec check``, not a caution.
 """
 

@@ -1,4 +1,10 @@
-"""Rules over the inputs of the model: their widths, and whether they are the drawn records."""
+"""Rules over the inputs of the model: their widths, and whether they are the drawn records.
+
+The mistakes: the longest record of a batch pads the others, or a row has two records::
+
+    batch = pad_sequence(records, batch_first=True)
+    x = 0.7 * x + 0.3 * x[torch.randperm(len(x))]
+"""
 
 import contextlib
 import random

@@ -1,4 +1,9 @@
-"""Whether the model holds records of the dataset: buffers, attributes, and parameters that begin with their values."""
+"""Whether the model holds records of the dataset: buffers, attributes, and parameters that begin with their values.
+
+The mistake: the released buffer is a copy of records::
+
+    model.register_buffer("prototypes", x[:10])
+"""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,10 @@
 """Whether another optimizer steps while the training is recorded, and whether its modules read records.
 
+The mistake: a part of the model learns from the records without clipping and noise::
+
+    encoder_optimizer.step()
+    optimizer.step()                       # private
+
 The generator of a GAN learns from the private discriminator, which costs nothing, unless it reads real records itself
 or its loss does.
 """
