@@ -19,8 +19,8 @@ RULE = Rule(
 )
 
 
-#: The fewest batches and their share with one norm at the bound: a correct clipping leaves many norms there or none, and
-#: one in few batches. A norm that is scaled to the bound differs from it by a rounding of float32.
+#: The fewest batches and their share with one norm at the bound: a correct clipping leaves many norms there or none,
+#: and one in few batches. A norm that is scaled to the bound differs from it by a rounding of float32.
 _BATCHES, _SHARE, _ROUNDING = 20, 0.9, 1e-5
 
 
