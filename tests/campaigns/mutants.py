@@ -1,14 +1,15 @@
 """Change the product at random places, one at a time, and run the tests that execute the changed line.
 
-    python tests/campaigns/mutants.py [--count 150] [--seed 1] [--packages accounting stats] [--most 60] [--ci]
-                                      [--results FILE]
+    python tests/campaigns/mutants.py [--count 150] [--seed 1] [--packages accounting stats] [--folders]
+                                      [--most 60] [--ci] [--results FILE]
 
 A mutant has another comparison, operator, number or truth value in one place of a copy of the repository. It is killed
 if a test fails that passes without it, or if the tests take several times longer than without it. The first run notes
-which tests execute which lines, in the folder FILE.lines: it takes twice as long as the default tests. The tests of the
-module's own files that execute the line run first, and then others, cheap files first, up to the first that fails.
+which tests execute which lines, in the folder FILE.lines: it takes twice as long as the default tests. The tests that
+execute the line run up to the first that fails: those of the module's own files first, then others, cheap files first.
 Without ``--most`` all of them run; with it, as many as take so many processor seconds: ``left_out`` counts the rest. A
-mutant whose line no test executes survives with 0 ``tests``.
+mutant whose line no test executes survives with 0 ``tests``. With ``--folders``, the tests of the module's folder are
+noted and run alone; a run without it continues with the survivors of such a run.
 
 FILE has a line of JSON for each mutant; a run with the same FILE tests the others. With ``--ci``, the survivors of the
 default tests meet the files of their own folder with ``--ci``: those that execute the line, and the module's own ones.
@@ -32,7 +33,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -87,11 +88,13 @@ class Outcome:
         killer: The first test that fails with the mutant and not without it; None if the mutant survives.
         tests: How many tests met it, up to the first that failed.
         left_out: How many tests that execute the line did not, because of their cost.
+        of: The folder of these tests.
     """
 
     killer: str | None
     tests: int
     left_out: int
+    of: str = "tests"
 
 
 class ExecutedLines:
@@ -292,12 +295,16 @@ class Copy:
             if file.is_file():
                 shutil.copy(file, self._root)
 
-    def note_lines(self, folder: Path) -> None:
-        """Run the default tests and note which lines they execute."""
-        with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-            options = ["-n", "0", "-p", "campaigns.executed_lines", "--processor-time", f"{place}/seconds", "tests"]
-            self._pytest(options, None, EXECUTED_LINES=place)
-            shutil.copytree(place, folder)
+    def executed_lines(self, folder: Path, tests: str) -> ExecutedLines:
+        """Run the default tests of a folder and note which lines they execute, unless ``folder`` has these."""
+        noted = folder / tests.replace("/", "-")
+        if not noted.exists():
+            folder.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                options = ["-n", "0", "-p", "campaigns.executed_lines", "--processor-time", f"{place}/seconds", tests]
+                self._pytest(options, None, EXECUTED_LINES=place)
+                shutil.copytree(place, noted)
+        return ExecutedLines(noted)
 
     def outcome(self, mutant: Mutant, executed: ExecutedLines, *, ci: bool, most: float) -> Outcome:
         """Run the tests of a mutant."""
@@ -413,7 +420,9 @@ class _Counting:
         return self._file.stat().st_size if self._file.exists() else 0
 
 
-def run(mutants: list[Mutant], results: Path, *, ci: bool, most: float = math.inf) -> dict[tuple[str, bool], Outcome]:
+def run(
+    mutants: list[Mutant], results: Path, *, ci: bool, most: float = math.inf, folders: bool = False
+) -> dict[tuple[str, bool], Outcome]:
     """Test the mutants that have no result yet.
 
     Returns:
@@ -425,17 +434,22 @@ def run(mutants: list[Mutant], results: Path, *, ci: bool, most: float = math.in
         key = row.pop("mutant"), row.pop("ci")
         outcomes[key] = Outcome(**row)
     lines = results.with_name(results.name + ".lines")
+    executed: dict[str, ExecutedLines] = {}
     with tempfile.TemporaryDirectory() as folder, results.open("a", encoding="utf-8") as file:
         repository = Copy(Path(folder))
-        if not lines.exists():
-            repository.note_lines(lines)
-        executed = ExecutedLines(lines)
         for with_ci in (False, True) if ci else (False,):
             for mutant in mutants:
+                tests = folder_of(mutant.path) if folders else "tests"
                 key = str(mutant), with_ci
-                if key in outcomes or (with_ci and outcomes[str(mutant), False].killer is not None):
+                known, by_default = outcomes.get(key), outcomes.get((str(mutant), False))
+                if known is not None and (with_ci or known.killer is not None or known.of in (tests, "tests")):
                     continue
-                outcomes[key] = outcome = repository.outcome(mutant, executed, ci=with_ci, most=most)
+                if with_ci and by_default is not None and by_default.killer is not None:
+                    continue
+                if tests not in executed:
+                    executed[tests] = repository.executed_lines(lines, tests)
+                outcome = repository.outcome(mutant, executed[tests], ci=with_ci, most=most)
+                outcomes[key] = outcome = replace(outcome, of=tests)
                 file.write(json.dumps({"mutant": str(mutant), "ci": with_ci, **vars(outcome)}) + "\n")
                 file.flush()
                 print("SURVIVED" if outcome.killer is None else "killed  ", mutant, flush=True)
@@ -449,12 +463,15 @@ def main() -> None:
     parser.add_argument("--packages", nargs="+", default=list(PACKAGES), choices=PACKAGES)
     parser.add_argument("--results", type=Path, default=Path("mutants.jsonl"))
     parser.add_argument("--most", type=float, default=math.inf, help="processor seconds of the tests of a mutant")
+    parser.add_argument("--folders", action="store_true", help="run the tests of the module's folder alone")
     parser.add_argument("--ci", action="store_true")
     given = parser.parse_args()
     for name in _LIBRARIES:
         importlib.import_module(name)
     mutants = draw(tuple(given.packages), given.count, given.seed)
-    outcomes = run(mutants, given.results, ci=given.ci, most=given.most)
+    if given.folders:  # the lines of one folder are noted at a time
+        mutants.sort(key=lambda mutant: folder_of(mutant.path))
+    outcomes = run(mutants, given.results, ci=given.ci, most=given.most, folders=given.folders)
     survivors = [mutant for mutant in map(str, mutants) if outcomes[mutant, False].killer is None]
     print(f"\n{given.count - len(survivors)} of {given.count} killed by the default tests; of the survivors --ci kills")
     for mutant in survivors:

@@ -98,8 +98,8 @@ def test_a_second_run_tests_what_has_no_result(tmp_path: Path, monkeypatch: pyte
         def __init__(self, folder: Path) -> None:
             pass
 
-        def note_lines(self, folder: Path) -> None:
-            folder.mkdir()
+        def executed_lines(self, folder: Path, tests: str) -> None:
+            assert folder == results.with_name("results.lines")
 
         def outcome(self, mutant: mutants.Mutant, executed: object, *, ci: bool, most: float) -> mutants.Outcome:
             tested.append((str(mutant), ci))
@@ -107,16 +107,16 @@ def test_a_second_run_tests_what_has_no_result(tmp_path: Path, monkeypatch: pyte
 
     tested: list[tuple[str, bool]] = []
     monkeypatch.setattr(mutants, "Copy", Pretended)
-    monkeypatch.setattr(mutants, "ExecutedLines", Path)
     drawn = [mutants.mutate(SOURCE, SMALL, number) for number in range(7)]
     results = tmp_path / "results"
-    first = mutants.run(drawn[:4], results, ci=False)
+    alone = mutants.run(drawn[:4], results, ci=False, folders=True)
+    assert {outcome.of for outcome in alone.values()} == {"tests/accounting"}
     assert len(tested) == 4
+    first = mutants.run(drawn[:4], results, ci=False)  # the survivors meet the tests of other folders
+    assert len(tested) == 4 + sum(outcome.killer is None for outcome in alone.values())
     every = mutants.run(drawn, results, ci=True)
     survivors = {str(mutant) for mutant in drawn if "3 -> 4" not in mutant.change}
-    assert sorted(tested) == sorted(
-        [*((str(mutant), False) for mutant in drawn), *((name, True) for name in survivors)]
-    )
+    assert set(tested) == {*((str(mutant), False) for mutant in drawn), *((name, True) for name in survivors)}
     assert first.items() < every.items()
     rows = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
     assert {(row["mutant"], row["ci"]): row["killer"] for row in rows} == {
