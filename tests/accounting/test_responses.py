@@ -1,9 +1,10 @@
-"""The smallest rho of a curve of Rényi divergences."""
+"""Pairs of responses against sums by mpmath; the smallest rho of a curve of Rényi divergences."""
 
+import mpmath
 import numpy as np
 import pytest
 
-from dpspec.accounting import Floats, smallest_rho
+from dpspec.accounting import Floats, ResponseMixture, smallest_rho
 
 
 @pytest.mark.parametrize("epsilon", [0.2, 3.0])
@@ -22,3 +23,21 @@ def test_the_smallest_rho_of_randomized_response_is_the_largest_ratio(epsilon: f
     assert rho.lower <= best * (1.0 + 1e-9)
     assert best <= rho.upper
     assert rho.relative_width <= 1.1e-4
+
+
+def test_the_rounding_of_many_losses_is_charged_to_both_pairs() -> None:
+    rng = np.random.default_rng(5)
+    losses, weights = np.linspace(0.0, 6.0, 2000), rng.dirichlet(np.ones(2000))
+    mixture = ResponseMixture(losses, weights)
+    above, below = mixture.above(), mixture.below()
+    assert below is not None
+    with mpmath.workdps(30):
+        for epsilon in (0.0, 1.0, 3.0):
+            delta = mpmath.fsum(
+                mpmath.mpf(weight) * (1 - mpmath.exp(mpmath.mpf(epsilon) - loss)) / (1 + mpmath.exp(-mpmath.mpf(loss)))
+                for loss, weight in zip(losses.tolist(), weights.tolist(), strict=True)
+                if loss > epsilon
+            )
+            for direction in ("present-first", "absent-first"):
+                assert below.log_delta_bounds(epsilon, direction)[1] <= mpmath.log(delta)
+                assert mpmath.log(delta) <= above.log_delta_bounds(epsilon, direction)[0]
