@@ -11,7 +11,8 @@ reason). `--select NAME` evaluates only some rules, `--ignore NAME` omits one, a
 need the first step only also warn during the training, once. [Mistakes](../explanation/mistakes.md) has examples.
 
 A plugin adds rules with the hook `dpspec_rules`, which returns descriptors `dpspec.contract.rules.Rule`. Their code is
-a subclass of `TrainingRule` in the same module.
+a subclass of `TrainingRule` in the same module, whose `kind` is the frozen dataclass of its facts; without one, its
+facts are a mapping.
 """
 
 

@@ -194,7 +194,7 @@ def _result_of(source: Path, delta: float, adjacency: str | None, catalog: Catal
     result = read_result(source)
     mismatches = verify(result, catalog)
     differing = [
-        f"{mismatch.what}: {mismatch.recorded} is {mismatch.recomputed}" for mismatch in mismatches if mismatch.differs
+        f"{mismatch.what}: {mismatch.before} is {mismatch.after}" for mismatch in mismatches if mismatch.differs
     ]
     absent = [f"the recording {folder} is not here" for _, folder in missing_recordings(result, mismatches)]
     if differing or absent:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from dpspec.contract.frozen import Json
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
 
+F = TypeVar("F")
 
 #: The rule on delta, which holds for each claim, of a recorded run or of a spec.
 LARGE_DELTA = "large-delta"
@@ -117,15 +116,43 @@ class RuleRun:
     norm_steps: int = 0
 
 
-class TrainingRule:
+class TrainingRule(Generic[F]):
     """The code of a rule: it observes a training, and judges the observed facts. All methods do nothing by default.
 
     A rule may register public hooks of torch in :meth:`start` and removes them in :meth:`stop`. It draws no random
     number, changes no tensor, and its exceptions end the rule, never the training.
+
+    The smallest rule fires if a training has fewer steps than a pass over its records should have:
+
+    >>> @dataclass(frozen=True, kw_only=True)
+    ... class DrawnFacts:
+    ...     drawn: int
+    >>> class FewDrawn(TrainingRule[DrawnFacts]):
+    ...     kind = DrawnFacts
+    ...
+    ...     def __init__(self):
+    ...         self._drawn = 0
+    ...
+    ...     def after_step(self, step):
+    ...         self._drawn += len(step.drawn)
+    ...
+    ...     def facts(self):
+    ...         return DrawnFacts(drawn=self._drawn)
+    ...
+    ...     @staticmethod
+    ...     def caution(facts, run):
+    ...         return f"{facts.drawn} records were drawn." if facts.drawn < run.records else ""
+    >>> FewDrawn.caution(DrawnFacts(drawn=8), RuleRun(own_loop=False, steps=2, delta=1e-5, records=100))
+    '8 records were drawn.'
+
+    Attributes:
+        kind: The frozen dataclass of the facts, with fields of numbers, texts, tuples, mappings and such dataclasses.
+            Without it, the facts are a mapping of short JSON values.
+        early: Whether the facts of the first step suffice: the rule then also warns during the training, once.
     """
 
-    #: Whether the facts of the first step suffice: the rule then also warns during the training, once.
-    early = False
+    kind: ClassVar[Any] = Mapping[str, Any]
+    early: ClassVar[bool] = False
 
     def start(self, setup: RuleSetup) -> None:
         """Begin to observe."""
@@ -136,11 +163,12 @@ class TrainingRule:
     def stop(self) -> None:
         """Remove all hooks; also called after an exception."""
 
-    def facts(self) -> Mapping[str, Json]:
-        """Observed facts, which the folder of the run keeps: short JSON values."""
-        return {}
+    def facts(self) -> F:
+        """Observed facts of this kind, which the folder of the run keeps."""
+        none: Any = {}
+        return none  # type: ignore[no-any-return]
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+    def caution(facts: F, run: RuleRun) -> str:
         """One sentence with numbers if the rule fires; "" if not. It needs no torch."""
         return ""

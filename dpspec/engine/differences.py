@@ -20,14 +20,14 @@ from dpspec.engine.storage.stored_trials import environment
 from dpspec.engine.storage.trial_store import Store
 from dpspec.json_records import write
 from dpspec.results.conformance_status import inspections, rejected
-from dpspec.results.differing import differing
+from dpspec.results.differing import Difference, differing
 from dpspec.results.redact import LEFT_OUT_REASON, redact_audit, with_assumptions
 
 VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class Mismatch(Difference):
     """A value of a result that does not follow from the rest.
 
     Attributes:
@@ -36,10 +36,6 @@ class Mismatch:
         because: The reason of the recomputed verdict, if a verdict differs.
     """
 
-    audit: str
-    what: str
-    recorded: str
-    recomputed: str
     differs: bool = True
     claims: tuple[str, ...] = ()
     because: str = ""

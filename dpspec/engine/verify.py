@@ -354,7 +354,7 @@ def _recording(audit: AuditResult, prepared: Prepared) -> tuple[ExecutedRun | No
     except DpspecError as error:
         gone = _taken_as_recorded(audit, RECORDING, recorded or "a recorded run", f": {error}")
         if not isinstance(error, SpecError):  # a SpecError reports a missing folder
-            gone = dataclasses.replace(gone, differs=True, recomputed=str(error))
+            gone = dataclasses.replace(gone, differs=True, after=str(error))
         return reader.from_result(audit), [gone]
 
 

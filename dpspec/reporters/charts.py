@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from dpspec import decimals
 from dpspec.contract.results import Verdict
-from dpspec.reporters.words import ABOUT, Bounds
+from dpspec.reporters.words import Bounds
 from dpspec.text import plain, shortened, spaced
 
 #: The margin on either side of the values, as a share of the range.
@@ -247,7 +247,7 @@ def interval_chart(verdict: Verdict, bounds: Bounds) -> str:
     title = "; ".join(filter(None, (bounds.upper, bounds.lower)))
     low, high = (6.0 if lower is None else place(lower)), (_BAR_WIDTH - 6.0 if upper is None else place(upper))
     low, high = min(low, high), max(low, high)
-    if title.startswith(ABOUT):  # an estimate is a point
+    if bounds.is_approximate:  # an estimate is a point
         low = high = place(next(end for end in (upper, lower) if end is not None))
     color = "var(--bad)" if bounds.contradiction else "var(--series-0)"
     faded = ' opacity="0.45"' if by_theory is None or upper is None else ""

@@ -5,17 +5,17 @@ import io
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 
 from dpspec.contract import Series
 from dpspec.contract.results import AuditResult, Result, accepted_cautions
 from dpspec.reporters import words
 from dpspec.reporters.limits import large_deltas
+from dpspec.reporters.markdown import table
 from dpspec.results.codec import dump
 from dpspec.results.diff import Change
 from dpspec.results.redact import redact
 from dpspec.results.status import problems
-from dpspec.text import json_text, markdown, plain
+from dpspec.text import json_text, plain
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
@@ -99,22 +99,22 @@ def _text(text: str) -> str:
     return _FORMULA.sub(r"\g<0>'", plain(text))
 
 
+#: The keys of a change in JSON.
+_CHANGE_KEYS = ("audit", "claim", "what", "before", "after", "trend", "of_claim")
+
 CHANGE_FORMATS = ("text", "markdown", "json")
 
 
 def render_changes(changes: Sequence[Change], form: str) -> str:
     """In one of :data:`CHANGE_FORMATS`."""
     if form == "json":
-        return json_text(json.dumps([asdict(change) for change in changes], indent=2))
+        return json_text(
+            json.dumps([{key: getattr(change, key) for key in _CHANGE_KEYS} for change in changes], indent=2)
+        )
     if form == "text":
         return "\n".join(map(change_line, changes)) if changes else "no change"
-    rows = [
-        f"| {change.trend} | {markdown(_place(change))} | {change.what} | {markdown(change.before)} | "
-        f"{markdown(change.after)} |"
-        for change in changes
-    ]
-    head = ["| Trend | Place | Value | Before | After |", "|---|---|---|---|---|"]
-    return "\n".join([*head, *rows]) if rows else "No change."
+    rows = [(change.trend, _place(change), change.what, change.before, change.after) for change in changes]
+    return "\n".join(table(("Trend", "Place", "Value", "Before", "After"), rows)) if rows else "No change."
 
 
 def change_line(change: Change) -> str:

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from dpspec.contract import Diagnostic, Json, format_path
 from dpspec.errors import ExitCode, Span
 from dpspec.language.compose import OVERRIDES_FILE
+from dpspec.reporters import blocks
+from dpspec.reporters.blocks import Document, Section, Sentence, Text, items
 from dpspec.reporters.ci import junit, sarif, sarif_result, workflow_command
+from dpspec.reporters.markdown import write
 from dpspec.reporters.words import count
-from dpspec.text import markdown, plain
+from dpspec.text import plain
 from dpspec.version import VERSION
 
 
@@ -89,12 +92,12 @@ def _sarif(failure: Failure) -> str:
 
 
 def _markdown(failure: Failure) -> str:
-    lines = ["# dpspec", "", f"**{markdown(failure.headline)}**", ""]
-    lines += [
-        f"- **{diagnostic.severity}** {markdown(f'[{diagnostic.code}] {_place(diagnostic)}: {_text(diagnostic)}')}"
+    problems: list[Text] = [
+        (blocks.Span(diagnostic.severity, "strong"), f" [{diagnostic.code}] {_place(diagnostic)}: {_text(diagnostic)}")
         for diagnostic in failure.diagnostics
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    headline = Sentence((blocks.Span(failure.headline, "strong"),))
+    return write(Document((Section("dpspec", (headline, items(*problems)), level=1),)))
 
 
 #: The formats that report a failure. Other formats hold results only.

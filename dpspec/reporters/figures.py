@@ -16,7 +16,7 @@ from dpspec.errors import ArgumentError, MissingLibraryError
 from dpspec.language.load import claim_options
 from dpspec.reporters import words
 from dpspec.reporters.charts import Chart, Line
-from dpspec.reporters.layout import rounding, series_cell
+from dpspec.reporters.series import rounding, series_cell
 from dpspec.results.evidence_weight import (
     TRADE_OFF,
     ProvenCurve,

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from dpspec import decimals
-from dpspec.contract import Json, Series
-from dpspec.reporters import words
-from dpspec.text import plain, spaced
+from dpspec.text import plain
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -28,9 +25,6 @@ _GAP = 2
 _LEAST = 20
 _UNLIMITED = 100_000
 _LEAST_WIDTH = 30
-
-#: The maximum number of rows of a series in the terminal.
-_MOST_ROWS = 24
 
 
 def text_table(
@@ -55,45 +49,6 @@ def text_table(
     out = io.StringIO()
     Console(file=out, width=width or _UNLIMITED, color_system=None, force_terminal=False).print(table, crop=False)
     return tuple(line.rstrip() for line in out.getvalue().splitlines())
-
-
-def constants(series: Series) -> str:
-    """``noise std sigma 0.0379, smoothness mu 1.381`` for a series of constants; empty for others."""
-    names, values = str(series.plot.get("x", "")), series.plot.get("y")
-    column = str(values[0]) if isinstance(values, tuple) and values else ""
-    if series.plot.get("kind") != "constants" or names not in series.columns or column not in series.columns:
-        return ""
-    pairs = zip(series.columns[names], series.columns[column], strict=True)
-    return ", ".join(f"{words.value(name)} {series_cell(series, column, value)}" for name, value in pairs)
-
-
-def series_table(series: Series, width: int) -> tuple[str, ...]:
-    """Lines of a short series; empty if it is long or too wide."""
-    head = tuple(series.columns)
-    columns = [[series_cell(series, column, item) for item in series.columns[column]] for column in head]
-    if not columns or len(columns[0]) > _MOST_ROWS:
-        return ()
-    lines = text_table([head, *zip(*columns, strict=True)], justify="right")
-    return lines if len(max(lines, key=len)) <= width else ()
-
-
-def series_cell(series: Series, column: str, item: Json) -> str:
-    """Upper bounds rounded up, lower bounds down, other floats to nearest."""
-    if item is None:
-        return "-"
-    if not isinstance(item, float):
-        return words.value(item)
-    rounded = {"upper": decimals.upper, "lower": decimals.lower}.get(series.bounds.get(column, ""), decimals.nearest)
-    return rounded(item)
-
-
-def rounding(series: Series) -> str:
-    bounds = {
-        side: [c for c, rounded_side in series.bounds.items() if rounded_side == side] for side in ("upper", "lower")
-    }
-    ways = (("upper", "up"), ("lower", "down"))
-    rounded_columns = [f"{', '.join(map(spaced, bounds[side]))} rounded {to}" for side, to in ways if bounds[side]]
-    return ", ".join([*rounded_columns, "all else to nearest"]) if rounded_columns else "rounded to nearest"
 
 
 class Page:

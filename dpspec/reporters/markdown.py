@@ -1,181 +1,152 @@
-"""A result as GitHub-flavored Markdown, for a job summary or a comment."""
+"""Documents as GitHub-flavored Markdown, for a job summary, a comment or a published page."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from dpspec.contract.results import AuditResult, Result, Verdict, open_cautions
-from dpspec.reporters import matrices, words
-from dpspec.reporters.limits import limits
-from dpspec.reporters.provenance import command, provenance
-from dpspec.reporters.summary import answer
-from dpspec.results.conformance_status import rejected
-from dpspec.results.status import wrong_conformance
+from dpspec.contract.results import Result
+from dpspec.reporters.blocks import (
+    Answer,
+    Badge,
+    Block,
+    Cards,
+    Command,
+    Document,
+    Drawing,
+    Droppable,
+    Entry,
+    Figure,
+    Fold,
+    Items,
+    Lead,
+    Notice,
+    Piece,
+    Section,
+    Sentence,
+    Span,
+    Table,
+    Terms,
+    Text,
+    Values,
+    spans,
+)
+from dpspec.reporters.documents.pull_request import pull_request
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import markdown, plain
 
-#: Of more claims or audits than this, the expected ones are folded.
-_MANY = 30
-
-#: The maximum number of listed claims as expected.
-_MOST_EXPECTED = 150
-
-#: The length up to which the numbers of audits are added. A comment on GitHub has at most 65,536 characters.
+#: The length up to which droppable blocks are added. A comment on GitHub has at most 65,536 characters.
 _MOST_CHARACTERS = 56_000
 
 
 def render(result: Result, *, internal: bool = False) -> str:
-    """Unexpected claims come first; findings and recipes are folded."""
-    result = for_readers(result, internal=internal)
-    several = len(result.audits) > 1
-    outcome = answer(result)
-    lines = ["# dpspec", "", f"**{markdown(outcome.headline)}**", ""]
-    lines += [f"{markdown(outcome.tally)} (exit code {outcome.exit_code:d}).", ""]
-    for audit in result.audits:
-        for verdict in audit.verdicts:
-            if verdict.verdict == "contradicted":
-                lines.extend([f"> **CONTRADICTED** {markdown(verdict.claim)}: {markdown(verdict.reason)}", ""])
-    gridded = matrices.large(result)
-    for matrix in result.matrices:
-        if len(matrix.audits) > matrices.MOST_CELLS:
-            lines.extend([f"## {markdown(matrix.name)}: {len(matrix.audits)} cells", ""])
-            lines.extend(_rows(*matrices.table(matrix)))
-    single = [audit for number, audit in enumerate(result.audits) if number not in gridded]
-    for audit in single:
-        lines.extend(_not_as_expected(audit, several=several))
-    judged = [(audit, verdict) for audit in single for verdict in audit.verdicts]
-    expected = [pair for pair in judged if pair[1].expected] if len(judged) > _MANY else []
-    lines.extend(_table([pair for pair in judged if not (expected and pair[1].expected)], several=several))
-    if expected:
-        listed = expected[:_MOST_EXPECTED]
-        title = f"{words.count(len(expected), 'claim')} as expected"
-        title += f", the first {len(listed)} listed" if len(listed) < len(expected) else ""
-        lines.extend(_folded(title, _table(listed, several=several)))
-    lines.extend(_conformance(single, several=several))
-    for audit in result.audits:
-        lines.extend(_recording(audit, several=several))
-    lines.extend(["## Limits", ""])
-    lines.extend(f"- {markdown(sentence)}" for sentence in (*result.notes, *limits(result)))
-    lines.append("")
-    origin = list(_folded("Provenance", _provenance(result)))
-    remaining = _MOST_CHARACTERS - sum(len(line) + 1 for line in (*lines, *origin))
-    omitted = 0
-    for audit in sorted(single, key=lambda candidate: candidate.as_expected):
-        details = list(_folded("Numbers and tests", _details(audit)))
-        length = sum(len(line) + 1 for line in details)
-        if several and length > remaining:
-            omitted += 1
-            continue
-        remaining -= length
-        lines.extend(details)
-    further = ["each cell"] if gridded else []
-    further += [words.count(omitted, "further audit")] if omitted else []
-    if further:
-        lines.extend(
-            [f"`--report html=FILE` and `json=FILE` have the numbers and tests of {' and '.join(further)}.", ""]
-        )
-    return "\n".join([*lines, *origin]).rstrip() + "\n"
+    """The report for pull requests. Without ``internal``, data-dependent values are omitted."""
+    return write(pull_request(for_readers(result, internal=internal)))
 
 
-def _folded(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """The title must not contain foreign text: HTML does not escape it."""
-    yield from (f"<details><summary>{title}</summary>", "")
-    yield from lines
-    yield from ("</details>", "")
+def write(document: Document) -> str:
+    return "\n".join(_lines(document.blocks, _MOST_CHARACTERS)).rstrip() + "\n"
 
 
-def _not_as_expected(audit: AuditResult, *, several: bool) -> Iterator[str]:
-    wrong = [verdict for verdict in audit.verdicts if not verdict.expected]
-    deviating, cautions = wrong_conformance(audit), open_cautions(audit)
-    if not wrong and not deviating and not cautions:
-        return
-    yield from (f"## Not as expected{f': {markdown(audit.name)}' if several else ''}", "")
-    for verdict in wrong:
-        yield f"- **{words.headline(audit, verdict)}** {markdown(verdict.claim)}: {markdown(verdict.reason)}"
-    if deviating:
-        yield f"- {_status(audit)}. {markdown(audit.conformance.reason)}"
-        for check in sorted(
-            (candidate for candidate in audit.checks if rejected(candidate, 1)), key=lambda candidate: candidate.p_value
-        ):
-            yield f"  - {markdown(words.check(check))}"
-    for rule in cautions:
-        yield f"- **caution** {markdown(f'{rule.name}: {rule.text} {rule.fix}')}"
-    yield ""
+def _length(lines: Sequence[str]) -> int:
+    return sum(len(line) + 1 for line in lines)
 
 
-def _table(judged: Sequence[tuple[AuditResult, Verdict]], *, several: bool) -> Iterator[str]:
-    if not judged:
-        return
-    claimed = any(words.claimed(verdict) for _, verdict in judged)
-    yield f"| Verdict | Claim | Statement | {'Claimed | ' if claimed else ''}Bounds | Outcome |"
-    yield f"|---|---|---|{'---|' if claimed else ''}---|---|"
-    for audit, verdict in judged:
-        name = f"{audit.name}.{verdict.claim}" if several else verdict.claim
-        value = (words.claimed(verdict),) if claimed else ()
-        cells = (name, verdict.text, *value, str(words.bounds(audit, verdict)), words.outcome(audit, verdict))
-        label = f"**{markdown(words.headline(audit, verdict))}**"
-        yield f"| {' | '.join([label, *map(markdown, cells)])} |"
-    yield ""
+def _lines(blocks: Sequence[Block], most: int) -> list[str]:
+    """The lines of blocks. Droppable ones are omitted beyond ``most`` characters."""
+    written = [None if isinstance(block, Droppable) else list(_block(block, most)) for block in blocks]
+    remaining = most - sum(_length(lines) for lines in written if lines is not None)
+    for number, block in enumerate(blocks):
+        if isinstance(block, Droppable):
+            written[number] = lines = []
+            omitted = 0
+            for part in block.blocks:
+                of_part = list(_block(part, most))
+                if _length(of_part) > remaining:
+                    omitted += 1
+                    continue
+                remaining -= _length(of_part)
+                lines.extend(of_part)
+            if (counted := block.omitted(omitted)) is not None:
+                lines.extend(_block(counted, most))
+    return [line for lines in written for line in lines or ()]
 
 
-def _conformance(audits: Sequence[AuditResult], *, several: bool) -> Iterator[str]:
-    expected = [audit for audit in audits if not wrong_conformance(audit)]
-    for audit in audits:
-        if len(audits) <= _MANY or audit not in expected:
-            name = f"- {markdown(audit.name)}: " if several else ""
-            yield f"{name}{'c' if several else 'C'}onformance {_status(audit)}."
-    if len(audits) > _MANY and expected:
-        yield f"- Conformance of {words.count(len(expected), 'other audit')}: as expected."
-    yield ""
+def _block(block: Block, most: int) -> Iterator[str]:
+    match block:
+        case Answer(headline, _, sentences):
+            yield from (f"**{markdown(headline)}**", "")
+            for sentence in sentences:
+                yield from (markdown(sentence), "")
+        case Lead(label, text):
+            yield from (f"**{markdown(label.text)}** {markdown(text)}", "")
+        case Section(title, contents, level):
+            yield from (f"{'#' * level} {_inline(title)}", "")
+            title_length = len(_inline(title)) + level + 3
+            yield from _lines(contents, most - title_length)
+        case Fold(title, contents):  # HTML escapes no foreign text: titles have none
+            yield from (f"<details><summary>{title}</summary>", "")
+            yield from _lines(contents, most)
+            yield from ("</details>", "")
+        case Cards(sections):
+            yield from _lines(sections, most)
+        case Drawing(_, text) if text:
+            yield from (markdown(text), "")
+        case Sentence(text):
+            yield from (_inline(text), "")
+        case Notice(label, cases, meaning):
+            for case in cases:
+                yield from (f"> **{label.upper()}** {_inline(case)}", "")
+            for sentence in meaning:
+                yield from (f"> {markdown(sentence)}", "")
+        case Items(entries) if entries:
+            for item in entries:
+                yield f"- {_inline(item.text)}"
+                yield from (f"  - {_inline(text)}" for text in item.items)
+                yield from (f"  {markdown(text)}" for text in item.paragraphs)
+            yield ""
+        case Entry(label, text, numbers, reason, entries):
+            yield f"- **{markdown(label.text)}** {_inline(text)}"
+            yield from (f"  - {line}" for line in (_inline(numbers), markdown(reason), *map(_inline, entries)) if line)
+            yield ""
+        case Values(rigor, origin, values):
+            yield from (f"**{markdown(rigor)}** {'; '.join(map(_inline, origin))}", "")
+            yield from (*(f"- {_inline(text)}" for text in values), "")
+        case Table(columns, rows):
+            yield from table(columns, rows)
+            yield ""
+        case Figure(title, columns, rows, caption, otherwise, _, remark):
+            caption = otherwise if rows is None else caption
+            yield from (f"{markdown(title)}{f': {markdown(caption)}' if caption else ''}", "")
+            if rows is not None:
+                yield from (*table(columns, rows), "")
+            if remark:
+                yield from (markdown(remark), "")
+        case Terms(rows):
+            yield from (f"- {_inline(term)}: {markdown(text)}" for term, text in rows)
+            yield ""
+        case Command(arguments):
+            line, fence = shlex.join(map(plain, arguments)), "```"
+            while fence in line:
+                fence += "`"
+            yield from (f"{fence}sh", line, fence, "")
 
 
-def _recording(audit: AuditResult, *, several: bool) -> Iterator[str]:
-    recording = audit.recording
-    if recording is None:
-        return
-    suffix = f": {markdown(audit.name)}" if several else ""
-    for group in recording.groups:
-        yield from (f"## {markdown(group.title)}{suffix}", "")
-        if group.rows:
-            yield from _rows(group.columns, [(row.name, row.status, row.text) for row in group.rows])
-        if group.sentences:
-            yield from (*(f"- {markdown(sentence)}" for sentence in group.sentences), "")
+def table(columns: Sequence[Text], rows: Sequence[Sequence[Text]]) -> Iterator[str]:
+    """The lines of a table."""
+    yield "".join(f"| {_inline(column)} " if column else "| " for column in columns) + "|"
+    yield f"|{'---|' * len(columns)}"
+    yield from (f"| {' | '.join(map(_inline, row))} |" for row in rows)
 
 
-def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(map(markdown, head))} |"
-    yield f"|{'---|' * len(head)}"
-    yield from (f"| {' | '.join(map(markdown, row))} |" for row in rows)
-    yield ""
+def _inline(text: Text) -> str:
+    return "".join(map(_span, spans(text))).strip()
 
 
-def _status(audit: AuditResult) -> str:
-    outcome = words.conformance_outcome(audit)
-    return f"**{words.conformance_label(audit.conformance.status)}**{f', {markdown(outcome)}' if outcome else ''}"
-
-
-def _details(audit: AuditResult) -> Iterator[str]:
-    yield from (f"### {markdown(audit.name)}", "")
-    yield from (f"Conformance: {_status(audit)}. {markdown(audit.conformance.reason)}", "")
-    for said in words.as_run(audit):
-        yield from (markdown(said), "")
-    if findings := words.findings(audit):
-        rows = (
-            (words.statement(f), words.conditions(f.at), words.scope(f), words.rigor(f), f.method, f.source)
-            for f in findings
-        )
-        yield from _rows(("Number", "At", "Of", "Kind", "Method", "Source"), rows)
-    for note in (*audit.notes, words.omitted(audit)):
-        if note:
-            yield from (markdown(note), "")
-
-
-def _provenance(result: Result) -> Iterator[str]:
-    line, fence = shlex.join(plain(part) for part in command(result)), "```"
-    while fence in line:
-        fence += "`"
-    yield from (f"{fence}sh", line, fence, "")
-    origin = provenance(result)
-    yield from (f"- {markdown(term)}: {markdown(text)}" for term, text in origin.common)
-    for name, rows in origin.differing:
-        yield f"- {markdown(name)}: {markdown('; '.join(f'{term} {text}' for term, text in rows))}"
-    yield ""
+def _span(span: Piece) -> str:
+    """Escaped, with the blanks that separate it from its neighbors."""
+    text = markdown(span.text)
+    if isinstance(span, Badge) or (isinstance(span, Span) and span.role in ("strong", "unexpected")):
+        return f"**{text}**"
+    if isinstance(span, Span) and span.role == "code" and "`" not in span.text:
+        return f"`{plain(span.text)}`"
+    before, after = (" " if blank else "" for blank in (span.text[:1] == " ", span.text[-1:] == " "))
+    return f"{before}{text}{after}" if text else " "

@@ -1,14 +1,14 @@
 """A matrix of cells: one table, and its joined series."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 
 from dpspec import decimals
 from dpspec.contract import Json
 from dpspec.contract.results import AuditResult, Matrix, Result, Verdict, joined_series
 from dpspec.reporters import words
 from dpspec.reporters.figures import MOST_ROWS, Figure, curve_points, overlaid, power_of_cells, series_chart
-from dpspec.reporters.layout import series_cell
+from dpspec.reporters.series import series_cell
 from dpspec.results.evidence_weight import TRADE_OFF
 from dpspec.results.status import wrong_conformance
 from dpspec.text import shortened, spaced
@@ -80,38 +80,35 @@ def claim_text(audit: AuditResult, verdict: Verdict) -> str:
     return f"{words.verdict_label(audit, verdict)}, {shown}{'' if verdict.expected else ', NOT AS EXPECTED'}"
 
 
-def view(matrix: Matrix, ids: Sequence[str]) -> SimpleNamespace:
-    """``rows`` has for each cell the id of its part of the page, whether it is as expected, and its texts."""
-    head, _ = table(matrix)
-    return SimpleNamespace(
-        name=matrix.name,
-        description=str(matrix.audits[0].document.get("description") or ""),
-        count=len(matrix.audits),
-        head=head,
-        rows=tuple(
-            (ids[index], tuple(_grid_row(matrix, audit)))
-            for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
-        ),
-        series=tuple(_figures(matrix)),
-    )
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a grid: the value of an axis, a verdict with its numbers, or a conformance.
+
+    Attributes:
+        text: The value or the numbers.
+        label: The verdict or the conformance in words, and its status; empty for others.
+        is_expected: Whether the verdict or the conformance is the expected one.
+    """
+
+    text: str
+    label: str = ""
+    status: str = ""
+    is_expected: bool = True
 
 
-def _grid_row(matrix: Matrix, audit: AuditResult) -> Iterator[SimpleNamespace]:
+def grid_row(matrix: Matrix, audit: AuditResult) -> Iterator[Cell]:
     """The values of the axes, the verdict and the numbers of each claim, and the conformance of an executed run."""
-    for item in matrix.values(audit).values():
-        yield SimpleNamespace(text=cell_value(item), label="", style="", expected=True)
+    yield from (Cell(cell_value(item)) for item in matrix.values(audit).values())
     for claim in claims_of(matrix):
         verdict = verdict_of(audit, claim)
         if verdict is None:
-            yield SimpleNamespace(text="", label="", style="", expected=True)
+            yield Cell("")
             continue
-        label = words.verdict_label(audit, verdict)
-        style = "as-declared" if label in (words.AS_DECLARED, words.BUT_CAUTIONS) else verdict.verdict
-        text = _numbers(audit, verdict)
-        yield SimpleNamespace(text=text, label=label, style=style, expected=verdict.expected)
+        label, status = words.verdict_label(audit, verdict), words.verdict_status(audit, verdict)
+        yield Cell(_numbers(audit, verdict), label, status, verdict.expected)
     if any(cell_audit.executed for cell_audit in matrix.audits):
-        status, wrong = audit.conformance.status, wrong_conformance(audit)
-        yield SimpleNamespace(text="", label=words.conformance_label(status), style=status, expected=not wrong)
+        status = audit.conformance.status
+        yield Cell("", words.conformance_label(status), status, not wrong_conformance(audit))
 
 
 def _numbers(audit: AuditResult, verdict: Verdict) -> str:
@@ -120,7 +117,7 @@ def _numbers(audit: AuditResult, verdict: Verdict) -> str:
     texts = []
     if verdict.upper is not None and bounds.upper:
         number = decimals.upper(verdict.upper, against=verdict.claimed)
-        texts.append(number if bounds.upper.startswith(words.ABOUT) else f"<= {number}")
+        texts.append(number if bounds.is_approximate else f"<= {number}")
     elif verdict.lower is not None and bounds.lower:
         texts.append(f">= {decimals.lower(verdict.lower, against=verdict.claimed)}")
     if bounds.attacked is not None:
@@ -142,7 +139,7 @@ def _merged(matrix: Matrix, key: Callable[[AuditResult], Hashable]) -> list[tupl
     return names
 
 
-def _figures(matrix: Matrix) -> Iterator[Figure]:
+def figures_of(matrix: Matrix) -> Iterator[Figure]:
     """One picture for the cells: the power of attacks, and each series of several cells with the axes as columns."""
     if (power := power_of_cells(_merged(matrix, curve_points))) is not None:
         yield power

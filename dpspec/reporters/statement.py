@@ -15,11 +15,13 @@ from dpspec import decimals
 from dpspec.contract import Finding, Json
 from dpspec.contract.results import AuditResult, Matrix, Result, Verdict, accepted_cautions, claim_block, open_cautions
 from dpspec.reporters import disclosures, matrices, words
+from dpspec.reporters.blocks import Block, Document, Section, Sentence, Span, Table, Text, items
+from dpspec.reporters.markdown import write
 from dpspec.reporters.provenance import DATA_DIGEST, Row, command, of_audit, of_judgement
 from dpspec.reporters.summary import answer
 from dpspec.results.evidence_weight import proven_curves
 from dpspec.results.void_bounds import for_readers
-from dpspec.text import markdown, spaced
+from dpspec.text import spaced
 from dpspec.version import VERSION
 
 #: The version of the JSON.
@@ -31,14 +33,23 @@ _Assumed: TypeAlias = tuple[str, str, str]
 #: The number of shown hexadecimal digits of a spec's digest.
 _DIGITS = 16
 
+_COVERAGES = (
+    "checked: a bound or a test of this audit carries the line. observed: the recording saw it. declared: the "
+    "publisher or the spec states it. not met: a test rejects it. not covered: it is not stated."
+)
+
 #: The maximum probability with which a curve may be below its Gaussian fit.
 _MOST_FLOOR = 1e-3
 
 
 def render(result: Result, *, internal: bool = False) -> str:
     """A published statement has no data-dependent value, so ``internal`` has no effect."""
-    result = for_readers(result)
-    return "\n".join(line for subject, matrix in _subjects(result) for line in _markdown(subject, matrix))
+    return write(statement(for_readers(result)))
+
+
+def statement(result: Result) -> Document:
+    """A statement for each subject."""
+    return Document(tuple(_section(subject, matrix) for subject, matrix in _subjects(result)))
 
 
 def _subjects(result: Result) -> Iterator[tuple[Result, Matrix | None]]:
@@ -62,61 +73,52 @@ def _titles(matrix: Matrix) -> list[str]:
     return [matrices.cell_title(matrix, audit) for audit in matrix.audits]
 
 
-def _markdown(result: Result, matrix: Matrix | None) -> Iterator[str]:
+def _section(result: Result, matrix: Matrix | None) -> Section:
     first = result.audits[0]
     name = first.name if matrix is None else f"{matrix.name}, {words.count(len(matrix.audits), 'cell')}"
-    outcome = answer(result)
-    yield from (f"# Privacy statement: {markdown(name)}", "")
-    yield from (f"**{markdown(outcome.headline)}.** {markdown(outcome.detail)}".rstrip(), "")
+    return Section(f"Privacy statement: {name}", tuple(_blocks(result, matrix)), level=1)
+
+
+def _blocks(result: Result, matrix: Matrix | None) -> Iterator[Block]:
+    first, outcome = result.audits[0], answer(result)
+    yield Sentence((Span(f"{outcome.headline}.", "strong"), f" {outcome.detail}" if outcome.detail else ""))
     if description := first.document.get("description"):
-        yield from (markdown(str(description)), "")
+        yield Sentence(str(description))
     yield from _claims(first) if matrix is None else _grid(matrix)
-    cautions = [
-        f"- **Open caution {markdown(rule.name)}**: {markdown(f'{rule.text} {rule.why} {rule.fix}')}"
-        for audit in result.audits
-        for rule in open_cautions(audit)
-    ]
-    cautions += [
-        f"- {markdown(words.sentence(words.accepted(rule)))}"
-        for audit in result.audits
-        for rule in accepted_cautions(audit)
-    ]
-    if cautions:
-        yield from (*dict.fromkeys(cautions), "")
-    if matrix is None and (facts := [f"{text}." for text in curves_of(first)]):
-        yield from (*(f"- {markdown(text)}" for text in facts), "")
-    yield from ("| Subject | Coverage | |", "|---|---|---|")
-    for line in _lines(result, matrix):
-        yield f"| {line.name} | **{line.coverage}** | {markdown(line.text)} |"
-    yield ""
+    yield items(*dict.fromkeys(_cautions(result.audits)))
+    if matrix is None:
+        yield items(*(f"{text}." for text in curves_of(first)))
+    rows = tuple((line.name, (Span(line.coverage, "strong"),), line.text) for line in _lines(result, matrix))
+    yield Table(("Subject", "Coverage", ""), rows, prose=2)
     if assumed := _assumptions(result, matrix):
-        yield from ("The bounds hold under these assumptions:", "")
-        yield from (f"- {markdown(f'{name} ({status}): {text}')}" for name, status, text in assumed)
-        yield ""
-    digests = "of each cell in the table" if matrix else markdown(first.digest[:_DIGITS])
-    yield from (
-        "checked: a bound or a test of this audit carries the line. observed: the recording saw it. declared: the",
-        "publisher or the spec states it. not met: a test rejects it. not covered: it is not stated.",
-        "",
-        f"Made by dpspec {VERSION} from the result of {markdown(result.created)}; spec digest {digests}.",
-        "",
-    )
+        yield Sentence("The bounds hold under these assumptions:")
+        yield items(*(f"{name} ({status}): {text}" for name, status, text in assumed))
+    yield Sentence(_COVERAGES)
+    digests = "of each cell in the table" if matrix else first.digest[:_DIGITS]
+    yield Sentence(f"Made by dpspec {VERSION} from the result of {result.created}; spec digest {digests}.")
 
 
-def _claims(audit: AuditResult) -> Iterator[str]:
+def _cautions(audits: Sequence[AuditResult]) -> Iterator[Text]:
+    for audit in audits:
+        for rule in open_cautions(audit):
+            yield (Span(f"Open caution {rule.name}", "strong"), ": ", f"{rule.text} {rule.why} {rule.fix}")
+    for audit in audits:
+        yield from (words.sentence(words.accepted(rule)) for rule in accepted_cautions(audit))
+
+
+def _claims(audit: AuditResult) -> Iterator[Table]:
     """A row for each claim."""
-    if not (stated := disclosures.guarantees(audit)):
-        return
-    yield "| Claim | Statement | Verdict | Bounds | Rigor of the upper bound | Source |"
-    yield "|---|---|---|---|---|---|"
-    for verdict, upper in stated:
+    rows = []
+    for verdict, upper in disclosures.guarantees(audit):
         origin = ("none", "none") if upper is None else (words.rigor(upper), f"{upper.method}; {upper.source}")
         cells = (verdict.claim, verdict.text, words.headline(audit, verdict), str(words.bounds(audit, verdict)))
-        yield f"| {' | '.join(map(markdown, (*cells, *origin)))} |"
-    yield ""
+        rows.append((*cells, *origin))
+    if rows:
+        head = ("Claim", "Statement", "Verdict", "Bounds", "Rigor of the upper bound", "Source")
+        yield Table(head, tuple(rows))
 
 
-def _grid(matrix: Matrix) -> Iterator[str]:
+def _grid(matrix: Matrix) -> Iterator[Block]:
     """The claims with one statement in all cells, and a row for each cell."""
     stated = {audit.name: {v.claim: v for v, _ in disclosures.guarantees(audit)} for audit in matrix.audits}
     texts: dict[str, dict[str, None]] = {}
@@ -124,18 +126,16 @@ def _grid(matrix: Matrix) -> Iterator[str]:
         for claim, verdict in verdicts.items():
             texts.setdefault(claim, {})[verdict.text] = None
     shared = {claim: next(iter(distinct)) for claim, distinct in texts.items() if len(distinct) == 1}
-    if shared:
-        yield from (*(f"- {markdown(f'{claim}: {text}')}" for claim, text in shared.items()), "")
-    yield f"| {' | '.join(map(markdown, (*map(spaced, matrix.axes.values()), *texts, 'spec digest')))} |"
-    yield f"|{'---|' * (len(matrix.axes) + len(texts) + 1)}"
+    yield items(*(f"{claim}: {text}" for claim, text in shared.items()))
+    rows = []
     for audit in matrix.audits:
         row = list(map(matrices.cell_value, matrix.values(audit).values()))
         for claim in texts:
             of_cell = stated[audit.name].get(claim)
             text = "" if of_cell is None else matrices.claim_text(audit, of_cell)
             row.append(f"{of_cell.text}: {text}" if of_cell is not None and claim not in shared else text)
-        yield f"| {' | '.join(map(markdown, (*row, audit.digest[:_DIGITS])))} |"
-    yield ""
+        rows.append((*row, audit.digest[:_DIGITS]))
+    yield Table((*map(spaced, matrix.axes.values()), *texts, "spec digest"), tuple(rows))
 
 
 def _assumptions(result: Result, matrix: Matrix | None) -> list[_Assumed]:

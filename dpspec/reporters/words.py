@@ -39,9 +39,6 @@ VERDICTS = {
     "open": "Neither proved nor refuted. The reason names the bound that exceeds the claim.",
 }
 
-#: Precedes an approximate value.
-ABOUT = "about "
-
 #: Follow an upper bound, and the lower bound of theory.
 _UPPER_RIGOR = {"certified": "certified", "theorem": "proved formula", "statistical": "statistical"}
 _LOWER_DATA = {
@@ -100,6 +97,12 @@ def verdict_label(audit: AuditResult, verdict: Verdict) -> str:
     if audit.conformance.status == "deviates":
         return AS_DECLARED
     return BUT_CAUTIONS if is_doubted(audit, verdict) else "proved"
+
+
+def verdict_status(audit: AuditResult, verdict: Verdict) -> str:
+    """The verdict, or ``as-declared`` or ``but-cautions`` for a proof that does not hold for the run."""
+    qualified = {AS_DECLARED: "as-declared", BUT_CAUTIONS: "but-cautions"}
+    return qualified.get(verdict_label(audit, verdict), verdict.verdict)
 
 
 def conformance_label(status: str) -> str:
@@ -163,6 +166,7 @@ class Bounds:
         attacked: The attack's number; None without one.
         missing: The words for no bound at all.
         contradiction: Whether a lower bound exceeds the upper one.
+        is_approximate: Whether the first end is an estimate without a guarantee.
     """
 
     attack: str
@@ -171,12 +175,14 @@ class Bounds:
     attacked: float | None
     missing: str
     contradiction: bool
+    is_approximate: bool = False
 
     @property
     def brief(self) -> str:
         """Without theory's lower bound: ``attack shows at least 0.61 of at most 2.349 (certified)``."""
-        within = " of " if self.attack and self.upper.startswith("at most") else "; " if self.attack else ""
-        shown = f"{self.attack}{within}{self.upper or self.missing}" if self.upper or self.attack else ""
+        within = " of " if self.upper and not self.is_approximate else "; "
+        shown = f"{self.attack}{within if self.attack else ''}{self.upper or self.missing}"
+        shown = shown if self.upper or self.attack else ""
         return shown or self.lower or self.missing
 
     def __str__(self) -> str:
@@ -193,11 +199,11 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
     is_void = has_void_bounds(audit) and verdict.kind != "metric"
     if verdict.upper is not None and not is_void:
         upper = _end("at most", decimals.upper(verdict.upper, against=verdict.claimed), upper_finding)
-        if upper_finding is not None and not upper.startswith(ABOUT):
+        if upper_finding is not None and not _is_approximate(upper_finding):
             upper += f" ({upper_rigor(upper_finding)})"
     if verdict.lower is not None and not by_attack and not is_void:
         lower = _end("at least", decimals.lower(verdict.lower, against=verdict.claimed), lower_finding)
-        if verdict.kind != "metric" and lower_finding is not None and not lower.startswith(ABOUT):
+        if verdict.kind != "metric" and lower_finding is not None and not _is_approximate(lower_finding):
             lower += f" on {_LOWER_DATA.get(lower_finding.scope.data, lower_finding.scope.data)}"
     missing = "no upper bound" if attacked is not None else "no bound"
     if is_void:
@@ -211,6 +217,7 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
         lower=lower,
         attacked=attacked,
         missing=missing,
+        is_approximate=_is_approximate(upper_finding if upper else lower_finding if lower else None),
         contradiction=bool(upper) and verdict.upper is not None and max(shown, default=verdict.upper) > verdict.upper,
     )
 
@@ -226,8 +233,11 @@ def _finding(audit: AuditResult, index: int | None) -> Finding | None:
 
 
 def _end(side: str, number: str, finding: Finding | None) -> str:
-    approximate = finding is not None and finding.rigor == "approximate"
-    return f"{ABOUT}{number}" if approximate else f"{side} {number}"
+    return f"about {number}" if _is_approximate(finding) else f"{side} {number}"
+
+
+def _is_approximate(finding: Finding | None) -> bool:
+    return finding is not None and finding.rigor == "approximate"
 
 
 def _attacked(audit: AuditResult, verdict: Verdict, bound: Finding | None) -> float | None:
@@ -494,7 +504,12 @@ def detectable(deviation: float) -> str:
     """Rounded up."""
     if deviation == 0:
         return "detects any deviation"
-    return f"smallest detectable deviation {decimals.upper(100 * deviation, digits=2)}%"
+    return f"smallest detectable deviation {detection_limit(deviation)}"
+
+
+def detection_limit(deviation: float) -> str:
+    """``1.3%`` of the declared value, rounded up; ``any`` if any deviation is detected."""
+    return "any" if deviation == 0 else f"{decimals.upper(100 * deviation, digits=2)}%"
 
 
 def findings(audit: AuditResult) -> tuple[Finding, ...]:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from dpspec.contract import Json, ThreatModel, thaw
 from dpspec.contract.results import AuditResult, Result, Verdict, accepted_cautions, open_cautions
 from dpspec.contract.spec import unit_in_words
-from dpspec.results.differing import differing, equal
+from dpspec.results.differing import Difference, differing, equal
 
 #: Defaults of the threat model, and its keys that a claim may narrow.
 _DEFAULTS: dict[str, Json] = {
@@ -101,15 +101,17 @@ CONFIDENCE = "audit.confidence"
 
 
 @dataclass(frozen=True)
-class Change:
-    """One difference, of the whole audit without ``claim``; ``of_claim``: the claim or its expectation changed."""
+class Change(Difference):
+    """A difference between two results.
 
-    audit: str
-    claim: str
-    what: str
-    before: str
-    after: str
+    Attributes:
+        trend: Its effect on claims that should hold.
+        claim: The claim; empty for the whole audit.
+        of_claim: Whether the claim or its expectation changed.
+    """
+
     trend: Trend
+    claim: str = ""
     of_claim: bool = False
 
 
@@ -149,7 +151,8 @@ def regressions(baseline: Result, result: Result, *, allow_changed_claims: bool 
         if not expected and key not in reported and (was_expected is not False or key in changed):
             was = {True: "as expected", False: "not as expected", None: "absent"}[was_expected]
             quantity = "verdict" if key[1] else "conformance"
-            worse.append(Change(*key, quantity, was, f"{status}, not as expected", "worse"))
+            audit, claim = key
+            worse.append(Change(audit, quantity, was, f"{status}, not as expected", "worse", claim))
     return tuple(worse)
 
 
@@ -175,7 +178,7 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
         same = all(change.what == "expect" for change in stated)
         if was.verdict != now.verdict:
             trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"
-            yield Change(old.name, claim, "verdict", was.verdict, now.verdict, trend if same else "other")
+            yield Change(old.name, "verdict", was.verdict, now.verdict, trend if same else "other", claim)
         limits = (statement(new, now) or {}) if now.kind == "metric" else {"at_most": now.claimed or 0.0}
         # 1 if a larger value is better, -1 if a smaller one is, 0 if the claim does not say.
         towards = (limits.get("at_most") is None) - (limits.get("at_least") is None) if same else 0
@@ -185,18 +188,18 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
                 trend = "other"
                 if old_end is not None and new_end is not None and towards != 0:
                     trend = "better" if (new_end > old_end) == (towards > 0) else "worse"
-                yield Change(old.name, claim, end, _number(old_end), _number(new_end), trend)
+                yield Change(old.name, end, _number(old_end), _number(new_end), trend, claim)
     cautions = [_cautions(audit) for audit in (old, new)]
     for rule in dict.fromkeys([*cautions[0], *cautions[1]]):
         states = [of_audit.get(rule, "absent") for of_audit in cautions]
         if states[0] != states[1]:
             trend = "better" if _CAUTIONS.index(states[1]) > _CAUTIONS.index(states[0]) else "worse"
-            yield Change(old.name, "", f"caution {rule}", states[0], states[1], trend)
+            yield Change(old.name, f"caution {rule}", states[0], states[1], trend)
     status = old.conformance.status
     if status != new.conformance.status:
         better = _LOOKED[new.conformance.status] > _LOOKED[status]
         trend = "worse" if not better else "better" if status == "deviates" else "other"
-        yield Change(old.name, "", "conformance", status, new.conformance.status, trend)
+        yield Change(old.name, "conformance", status, new.conformance.status, trend)
 
 
 def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
@@ -212,7 +215,7 @@ def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
     if not changes and old.digest != new.digest:
         changes.append(("spec", old.digest[:12], new.digest[:12], False))
     for name, before, after, weaker in changes:
-        yield Change(old.name, "", name, before, after, "worse" if weaker else "other", weaker)
+        yield Change(old.name, name, before, after, "worse" if weaker else "other", of_claim=weaker)
 
 
 def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdict) -> Iterator[Change]:
@@ -225,11 +228,11 @@ def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdic
         before, after = ({k: v for k, v in side.items() if k not in ("rows", "collection")} for side in (before, after))
     for path, old_text, new_text in differing(before, after):
         name = path if path == "claimed" else f"claim.{path}"
-        yield Change(old.name, was.claim, name, old_text, new_text, "other", of_claim=True)
+        yield Change(old.name, name, old_text, new_text, "other", was.claim, of_claim=True)
     if set(was.expect) != set(now.expect):
         weaker = not set(now.expect) <= set(was.expect)
         old_text, new_text = " or ".join(was.expect), " or ".join(now.expect)
-        yield Change(old.name, was.claim, "expect", old_text, new_text, "worse" if weaker else "other", weaker)
+        yield Change(old.name, "expect", old_text, new_text, "worse" if weaker else "other", was.claim, weaker)
 
 
 def _number(value: float | None) -> str:
@@ -238,4 +241,4 @@ def _number(value: float | None) -> str:
 
 def _presence(audit: str, claim: str, quantity: str, removed: bool) -> Change:
     before, after = ("present", "absent") if removed else ("absent", "present")
-    return Change(audit, claim, quantity, before, after, "worse" if removed else "other", removed)
+    return Change(audit, quantity, before, after, "worse" if removed else "other", claim, removed)

@@ -1,4 +1,4 @@
-"""The places at which two JSON values differ: the one comparison of ``diff``, ``verify`` and the suites.
+"""Differences of two results: the places at which their JSON differs, for ``diff``, ``verify`` and the suites.
 
 >>> list(differing({"epsilon": 1.0, "steps": [1, 2]}, {"epsilon": 1.0 + 1e-12, "steps": [1, 3]}))
 [('steps[1]', '2', '3')]
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from dpspec.contract import Json, thaw
 from dpspec.text import shortened
@@ -18,6 +19,23 @@ _LONGEST = 100
 
 #: Relative difference up to which numbers are equal, because machines round differently.
 TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A value of an audit in two results, or in a result and its recomputation.
+
+    Attributes:
+        audit: The name of the audit; empty for a value of the whole result.
+        what: The value: its path in the result, or words.
+        before: The text of the first value; of ``verify`` the recorded one.
+        after: The text of the second value; of ``verify`` the recomputed one.
+    """
+
+    audit: str
+    what: str
+    before: str
+    after: str
 
 
 def differing(before: Json, after: Json, path: str = "") -> Iterator[tuple[str, str, str]]:

@@ -218,7 +218,7 @@ class ExampleSuite(ProviderSuite):
         first, directory = self.first(), str(_folder(type(self)))
         with in_words("verifying the result"):
             mismatches = verify(first.result, self.catalog(), directory=directory, store=first.store)
-        require(not mismatches, "\n".join(f"{m.what}: {m.recorded}, again {m.recomputed}" for m in mismatches))
+        require(not mismatches, "\n".join(f"{m.what}: {m.before}, again {m.after}" for m in mismatches))
 
     def test_trials_are_reproducible_by_seed(self) -> None:
         """The same spec in an empty store gives equal bytes; another ``audit.seed`` gives other bytes."""

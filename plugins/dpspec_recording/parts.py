@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from dpspec.errors import UsageError
 from dpspec_recording import recognized
@@ -97,6 +98,24 @@ class Parts:
             refuse_precision(self.model)
             self.shards = tuple(shard_of(p) for p in self.optimizer.params)
         self._require_fit()
+
+    @property
+    def private_optimizer(self) -> Any:
+        """Opacus' optimizer; None for a custom loop."""
+        return None if self.clipping is None else self.optimizer
+
+    @property
+    def inner_optimizer(self) -> Optimizer | None:
+        """The optimizer of torch, which makes the updates; None without one."""
+        inner: Optimizer | None = getattr(self.optimizer, "original_optimizer", self.optimizer)
+        return inner
+
+    def require_resumable(self) -> None:
+        """Raise ``UsageError`` if no later part can continue this training."""
+        if isinstance(self.optimizer, ReportedUpdates):
+            raise UsageError("a loop over arrays cannot be resumed: the recorder does not see its optimizer's state")
+        if self.shards:
+            raise UsageError("a training whose parameters FSDP2 shards cannot be resumed: record it in one part")
 
     def rank_sampler(self) -> Any:
         batches = None if self.sampler is None else self.sampler.batches

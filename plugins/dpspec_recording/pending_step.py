@@ -22,11 +22,17 @@ _QUARTILES = np.array((0.25, 0.5, 0.75, 1.0))
 class PendingStep:
     """Numbers are NaN and counts ``UNSEEN`` until they are observed; tensors stay on their device until the end.
 
+    number: counted from 1. drawn: the records; batches: of these. accounted: the last noise multiplier and rate, and
+    the number of steps, of the accountant's history. options: those that changed before the step. noise: the flat one
+    that a custom loop reported. rank: of this process among several.
     norms: (b,) of the contributions of each call, as a tensor or an array, or the observed call.
     indices: the tensors of indices that a custom loop reported.
     silent: the loop did not report whether there was noise. Otherwise a step without a sketch had none.
     """
 
+    number: int = 0
+    drawn: Indices | None = None
+    batches: int = UNSEEN
     rows: int = UNSEEN
     updates: int = 0
     noise_multiplier: float = math.nan
@@ -34,6 +40,10 @@ class PendingStep:
     deviation: float = math.nan
     divisor: float = math.nan
     rate: float = math.nan
+    learning_rate: float = math.nan
+    accounted: tuple[float, float, int] | None = None
+    options: Mapping[str, OptionChange] = field(default_factory=dict)
+    rank: RankStep | None = None
     norms: list[Any] = field(default_factory=list)
     sketch: Any = None
     summed: bool = False
@@ -44,6 +54,7 @@ class PendingStep:
     members: list[Indices] = field(default_factory=list)
     indices: list[Tensor] = field(default_factory=list)
     silent: bool = False
+    noise: Tensor | None = None
 
     def add_rows(self, rows: int) -> None:
         self.rows = rows if self.rows == UNSEEN else self.rows + rows
@@ -51,20 +62,17 @@ class PendingStep:
     def moved_outside(self, moved: Scalar) -> None:
         self.outside = moved if self.outside is None else torch.maximum(*map(torch.as_tensor, (self.outside, moved)))
 
-    def finish(
-        self,
-        step: int,
-        layers: int,
-        drawn: tuple[Indices, int] | None,
-        learning_rate: float,
-        accounted: tuple[float, float, int] | None,
-        options: Mapping[str, OptionChange],
-        rank: RankStep | None = None,
-    ) -> tuple[PublicStep, InternalStep]:
+    def reported_norms(self) -> Any:
+        """The norms that a custom loop reported, (b,); None for Opacus, whose norms are read later."""
+        if not self.norms or not all(isinstance(norms, Tensor) for norms in self.norms):
+            return None
+        return torch.cat([norms.reshape(-1) for norms in self.norms]).double().cpu().numpy()
+
+    def finish(self, layers: int) -> tuple[PublicStep, InternalStep]:
         """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.
 
-        ``drawn`` has the records and the number of batches. ``accounted`` has the last noise multiplier and rate, and
-        the number of steps, of the accountant's history.
+        Args:
+            layers: The number of noisy parameters.
         """
         before, after = self.divided if self.divided is not None else (None, None)
         scalars = together([before, after, self.sum_norm, self.outside])
@@ -80,33 +88,33 @@ class PendingStep:
         quartiles = self._quartiles(clip)
         with np.errstate(over="ignore"):
             public = PublicStep(
-                step=step,
-                drawn=len(drawn[0]) if drawn is not None else UNSEEN,
-                batches=drawn[1] if drawn is not None else UNSEEN,
+                step=self.number,
+                drawn=UNSEEN if self.drawn is None else len(self.drawn),
+                batches=self.batches,
                 rows=self.rows,
                 updates=self.updates,
-                told_steps=accounted[2] if accounted is not None else UNSEEN,
+                told_steps=UNSEEN if self.accounted is None else self.accounted[2],
                 noise_multiplier=self.noise_multiplier,
                 clip_norm=self.clip_norm,
                 deviation=self.deviation,
                 divisor=self.divisor,
                 measured_divisor=measured,
-                learning_rate=learning_rate,
-                told_noise=accounted[0] if accounted is not None else math.nan,
-                told_rate=accounted[1] if accounted is not None else math.nan,
+                learning_rate=self.learning_rate,
+                told_noise=math.nan if self.accounted is None else self.accounted[0],
+                told_rate=math.nan if self.accounted is None else self.accounted[1],
                 rate=self.rate,
                 noise_squares=total,
                 layers=squares.astype(np.float32),
                 directions=along.astype(np.float16),
-                options=options,
+                options=self.options,
             )
         internal = InternalStep(
-            step=step,
+            step=self.number,
             **dict(zip(("lower", "middle", "upper", "largest"), quartiles, strict=True)),
             sum_norm=scalars[2] / clip,
             outside=scalars[3],
-            members=drawn[0] if drawn is not None else None,
-            rank=rank,
+            members=self.drawn,
+            rank=self.rank,
         )
         return public, internal
 

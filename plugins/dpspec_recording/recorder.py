@@ -274,11 +274,9 @@ class Recorder:
         loop.declared |= {key: value for key, value in checked_declaration(declaration).items() if value is not None}
 
     def _reporting(self, method: str) -> CustomLoop:
-        if self._parts.clipping is not None:
-            raise UsageError(f"run.{method} is for custom loops: the recorder observes Opacus' optimizer without it")
-        if self._training is None or not isinstance(self._training.adapter, CustomLoop):
+        if self._training is None:
             raise UsageError(f"run.{method} was called outside of the recorder's with block")
-        return self._training.adapter
+        return self._training.adapter.reporting(method)
 
     def score(self, model: nn.Module | None = None, loss: Loss | None = None, *, batch_size: int = 256) -> None:
         """Score all canaries of the planted dataset, included and omitted ones, once after the block.

@@ -32,13 +32,12 @@ class StateWatch:
     def __init__(
         self,
         training_parts: Parts,
-        inner: torch.optim.Optimizer | None,
         trained: Iterable[Tensor],
         frozen: str,
         secret: str,
     ) -> None:
-        """inner: the optimizer of torch. frozen: digest of buffers and frozen parameters. secret: of the first part."""
-        self._parts, self._inner, self._trained = training_parts, inner, list(trained)
+        """frozen: digest of buffers and frozen parameters. secret: of the first part."""
+        self._parts, self._inner, self._trained = training_parts, training_parts.inner_optimizer, list(trained)
         self._frozen, self._secret = frozen, secret
         dataset = getattr(training_parts.planted or training_parts.loader, "dataset", None)
         self._data = data_digest(Group(0, 1, bytes.fromhex(secret)), dataset) if dataset is not None else ""

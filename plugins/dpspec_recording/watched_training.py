@@ -9,39 +9,32 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
 from dpspec.errors import UnobservableError, UsageError
-from dpspec_recording.adapters.custom_loop import CustomLoop
-from dpspec_recording.adapters.opacus import OpacusTraining
+from dpspec_recording.adapters.choice import adapter_of
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
-from dpspec_recording.early_warnings import warn_at_first_step
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec_recording.folder.run_folder import RunWriter
-from dpspec_recording.folder.step_record import Indices, InternalStep, PublicStep
 from dpspec_recording.folder.weights import TensorDigest
 from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.probe import Events, Training
+from dpspec_recording.probes.rules import Rules
 from dpspec_recording.ranks.group import Group, meet
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.recognized import inner_module, refuse_processes, uncompiled
 from dpspec_recording.released_model import digests_of_state
-from dpspec_recording.rules.observed import ObservedRules, installed
 from dpspec_recording.spent_privacy import SpentPrivacy
 from dpspec_recording.state_watch import StateWatch
 from dpspec_recording.step_replay.calls import Pauses
-from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.noise_sketch import NoiseSketch
-from dpspec_recording.watching.options import UNKNOWN, OptionWatch
 from dpspec_recording.watching.parameter_watch import ParameterWatch
 from dpspec_recording.watching.sampler_watch import SamplerWatch
 
@@ -86,12 +79,8 @@ class WatchedTraining:
         header = training_parts.header(notes, group, part if resume else 0)
         secret = secrets.token_hex(32)
         try:
-            if part > 1 and isinstance(training_parts.optimizer, ReportedUpdates):
-                raise UsageError(
-                    "a loop over arrays cannot be resumed: the recorder does not see its optimizer's state"
-                )
-            if part > 1 and training_parts.shards:
-                raise UsageError("a training whose parameters FSDP2 shards cannot be resumed: record it in one part")
+            if part > 1:
+                training_parts.require_resumable()
             if (first := earlier_part(folder, rank, part)) is not None:
                 if difference := first.header.differs(header):
                     raise UsageError(f"{folder}: the first part has another {difference}: record into a new folder")
@@ -104,20 +93,13 @@ class WatchedTraining:
             self.detach()
             raise
         self._pid, self._started = _PROCESS[0], time.monotonic()
-        self._waiting: list[tuple[PendingStep, Callable[[], tuple[PublicStep, InternalStep]]]] = []
+        self._waiting: list[PendingStep] = []
         self._written, self._resumes = 0.0, resume
         self._header, self._pauses = header, Pauses()
-        self.adapter: CustomLoop | OpacusTraining = (
-            CustomLoop(training_parts, header, self._pauses)
-            if training_parts.clipping is None
-            else OpacusTraining(training_parts, self.gradients)
+        self.adapter = adapter_of(training_parts, header, self._pauses, self.gradients)
+        self.spent = SpentPrivacy(
+            bounded=header.has_rates and part == 1 and group is None and header.clipping != "adaptive"
         )
-        inner: torch.optim.Optimizer | None = getattr(
-            training_parts.optimizer, "original_optimizer", training_parts.optimizer
-        )
-        self._inner = inner
-        poisson = header.is_poisson or (header.scheme == "none" and training_parts.clipping is None)
-        self.spent = SpentPrivacy(bounded=poisson and part == 1 and group is None and header.clipping != "adaptive")
         self.guarded(lambda: self._attach(header, group, part, secret))
 
     @property
@@ -128,7 +110,7 @@ class WatchedTraining:
 
     def _attach(self, header: Header, group: Group | None, part: int, secret: str) -> None:
         """Attach the observers."""
-        training_parts, inner = self._parts, self._inner
+        training_parts = self._parts
         trained, rank = training_parts.trained_parameters(), None
         sketch = NoiseSketch([size for _, size in header.layers], seed=int(secret, 16))
         if group is not None:
@@ -138,14 +120,12 @@ class WatchedTraining:
             if training_parts.shards:  # the directions of all ranks, so that their noise can be added
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
-        self._options = OptionWatch(inner, self.adapter.options, self.guarded, self.adapter.accumulates)
-        self._undo.callback(self._options.remove)
-        self._probes = [probe() for probe in PROBES]
+        self._probes = [probe() for probe in PROBES if probe.is_shown(header)]
         self._events = Events(self._probes)
         self._training = training = Training(
             script_parts=training_parts,
-            optimizer=inner,
-            private_optimizer=None if training_parts.clipping is None else training_parts.optimizer,
+            optimizer=training_parts.inner_optimizer,
+            private_optimizer=training_parts.private_optimizer,
             trained=trained,
             parameters=ParameterWatch(trained),
             rank=rank,
@@ -157,7 +137,9 @@ class WatchedTraining:
             sketch=sketch,
             is_recording=lambda: self.writer is not None,
             begin_update=self._begin_update,
-            read_options=self._options.read,
+            private_options=self.adapter.options,
+            accumulates=self.adapter.accumulates,
+            header=header,
             write=self._write,
             step=PendingStep(),
             part=part,
@@ -166,28 +148,13 @@ class WatchedTraining:
         for probe in self._probes:
             probe.start(training)
         self._saved = None if group is None else group.saved
-        self._rules = ObservedRules(installed())
-        self._rules.start(
-            RuleSetup(
-                model=training_parts.model,
-                optimizer=inner,
-                private_optimizer=None if training_parts.clipping is None else training_parts.optimizer,
-                loader=training_parts.loader,
-                resumes=part > 1,
-                compiled=training_parts.compiled is not None,
-            )
-        )
-        self._undo.callback(self._rules.stop)
-        self._states = StateWatch(training_parts, inner, trained, training.frozen_digest, secret)
+        self._states = StateWatch(training_parts, trained, training.frozen_digest, secret)
         self._start(part)
 
     def _start(self, part: int) -> None:
         if self.writer is None:
             return
-        if part > 1:  # a later part continues the options
-            self._options.read()
-            self._options.changes()
-        self.writer.save(self._states.state(0, self._options.current(), start=part > 1))
+        self.writer.save(self._states.state(0, self._training.options.current(), start=part > 1))
         self._states.attach(partial(self.guarded, partial(self._save, send=True)), self._undo)
 
     def _save(self, *, send: bool = False) -> None:
@@ -199,7 +166,7 @@ class WatchedTraining:
         self._write_waiting()
         if send and self._saved is not None:
             self._saved.send()
-        step, options = writer.steps, self._options.current()
+        step, options = writer.steps, self._training.options.current()
         self._states.note(
             step, options, lambda: writer.save(self._states.state(step, options, self._facts().written()))
         )
@@ -255,9 +222,8 @@ class WatchedTraining:
         assert self.writer is not None
         self.adapter.end()
         self._write_waiting()
-        self.writer.save(self._states.state(self.writer.steps, self._options.current()))
+        self.writer.save(self._states.state(self.writer.steps, self._training.options.current()))
         self._states.end()
-        self._rules.stop()
         rank = self._training.rank
         whole = not self._parts.shards and (rank is None or rank.group.rank == 0)
         facts = replace(self._facts(), error=kind.__name__[:100] if kind is not None else "")
@@ -274,13 +240,8 @@ class WatchedTraining:
             return f"the model's tensors could not be read: {type(error).__name__}"
 
     def _facts(self) -> Facts:
-        samples, accountant = self.samples, self._parts.accountant
         return Facts(
             audits=self.audits.facts,
-            rules=self._rules.facts(),
-            drawn_batches=None if samples is None else samples.drawn,
-            passed_over=None if samples is None else samples.passed_over,
-            history=None if accountant is None else tuple((s, q, int(n)) for s, q, n in accountant.history()),
             seconds=time.monotonic() - self._started,
             observed={probe.name: probe.facts() for probe in self._probes},
         )
@@ -303,9 +264,8 @@ class WatchedTraining:
 
     def cautions(self, delta: float) -> tuple[str, ...]:
         """The names of the rules that fire on the facts of the steps until now."""
-        steps, header = int(self.spent.last["steps"]), self._header
-        run = RuleRun(own_loop=header.source == "own-loop", steps=steps, delta=delta, records=header.records)
-        return self._rules.fired(run)
+        rules = next(probe for probe in self._probes if isinstance(probe, Rules))
+        return rules.fired(int(self.spent.last["steps"]), delta)
 
     def is_final(self, model: nn.Module) -> bool:
         scored_parameters = _named(model)
@@ -335,33 +295,22 @@ class WatchedTraining:
         training.moved = training.parameters.moved()
         if self.audits.audited and training.rank is None and _DISTRIBUTED and torch.distributed.is_initialized():
             refuse_processes(self._parts.optimizer, None)
-        self._options.read()
         self._events.emit("before_update")
         return training.moved
 
-    def _write(self, step: PendingStep, drawn: tuple[Indices, int] | None, noise: Tensor | None) -> None:
+    def _write(self, step: PendingStep) -> None:
         assert self.writer is not None
-        accountant = self._parts.accountant
-        accounted = accountant.told() if accountant is not None else None
         samples, rank = self.samples, self._training.rank
-        ranked = None if rank is None else rank.step(drawn and drawn[0], None if samples is None else samples.epoch)
+        step.number = self.writer.steps + len(self._waiting) + 1
+        step.rank = None if rank is None else rank.step(step.drawn, None if samples is None else samples.epoch)
         self._training.parameters.advance()
-        now, rate = time.monotonic() - self._started, self._parts.learning_rate()
-        number = self.writer.steps + len(self._waiting) + 1
-        if number == 1:
-            warn_at_first_step(self._header, samples)
-        norms, clip_norm = _norms(step), step.clip_norm
-        rule_step = RuleStep(number=number, drawn=drawn and drawn[0], norms=norms, clip_norm=clip_norm, noise=noise)
-        self._rules.after_step(rule_step)
-        changes = self._options.changes()
+        now = time.monotonic() - self._started
         self.audits.end_step()
-        if number > 1 and any(change.by == UNKNOWN for change in changes.values()):
-            self.audits.include()
-        finish = partial(step.finish, number, len(self._header.layers), drawn, rate, accounted, changes, ranked)
-        self._waiting.append((step, finish))
+        self._events.emit("after_step", step)
+        self._waiting.append(step)
         # A later part may continue a killed one, whose steps all count.
         together = 1 if self._resumes else self.adapter.waits
-        if number == 1 or len(self._waiting) >= together or now - self._written > _SECONDS:
+        if step.number == 1 or len(self._waiting) >= together or now - self._written > _SECONDS:
             self._write_waiting()
         if self._saved is not None and self._saved.received():
             self._save()
@@ -372,17 +321,10 @@ class WatchedTraining:
         self._written = time.monotonic() - self._started
         self.adapter.read()
         if waiting and self.writer is not None:
-            finished = [finish() for _, finish in waiting]
+            finished = [step.finish(len(self._header.layers)) for step in waiting]
             self.writer.write(*finished)
             for public, _ in finished:
                 self.spent.add(public)
-
-
-def _norms(step: PendingStep) -> Any:
-    """The norms that a custom loop reported, (b,); None for Opacus, whose norms are read later."""
-    if not step.norms or not all(isinstance(norms, Tensor) for norms in step.norms):
-        return None
-    return torch.cat([norms.reshape(-1) for norms in step.norms]).double().cpu().numpy()
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:

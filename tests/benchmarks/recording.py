@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpspec
 from dpspec_recording.adapters.opacus import OpacusTraining
 from dpspec_recording.model_hook import ModelHook
-from dpspec_recording.rules.observed import ObservedRules
+from dpspec_recording.probes.rules import Rules
 from dpspec_recording.rules.second_optimizer import RecordInputs
 from dpspec_recording.step_replay.loaded_batch import _NotedCollate
 from dpspec_recording.step_replay.watch import ReplayedSteps
@@ -49,7 +49,7 @@ PARTS = {
     "parameters (versions, digests)": [(ParameterWatch, "moved advance"), (ModuleValues, "compare")],
     "update and state of the optimizer": [(AuditedUpdates, "before_step after_step")],
     "options and learning rate": [(OptionWatch, "read changes")],
-    "rules": [(ObservedRules, "after_step"), (RecordInputs, "_observe")],
+    "rules": [(Rules, "after_step"), (RecordInputs, "_observe")],
     "replays: batches, and steps": [
         (ReplayedSteps, "_load _begin _note before_noise after_step"),
         (_NotedCollate, "__call__"),

@@ -259,7 +259,7 @@ def test_keys_of_usual_seeds_are_guessable(name: str, seeds: dict[str, int]) -> 
     rule = GuessableSeed()
     rule.start(RuleSetup(model=ArrayModel(_TWO)))
     rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0, noise=torch.from_numpy(noise.copy())))
-    assert rule.facts()["host"] == seeds
+    assert rule.facts().loop_noise == seeds
     text = rule.caution(rule.facts(), RuleRun(own_loop=True, steps=9, delta=1e-5))
     assert (f"jax.random.key({seeds.get('jax')})" in text) is bool(seeds)
 

@@ -77,7 +77,7 @@ def test_epsilon_imports_the_accounting_only(process):
         "jsonschema",
         "yaml",
         "pluggy",
-        "jinja2",
+        "markupsafe",
         "mpmath",
     }
     assert not modules & unneeded

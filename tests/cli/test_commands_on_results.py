@@ -96,7 +96,7 @@ def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkey
     assert first.startswith(f"demo: the verdict of one (proved) was not recomputed: {omitted}")
     assert unverified.startswith("not verified, because a result does not imply it: the measurements of 1 trial, ")
     assert last == f"{stored}: could not be recomputed: 1 of 1 verdict"
-    wrong = dataclasses.replace(gone, what="confidence", recorded="0.9", recomputed="0.95", differs=True, claims=())
+    wrong = dataclasses.replace(gone, what="confidence", before="0.9", after="0.95", differs=True, claims=())
     monkeypatch.setattr("dpspec.engine.verify.verify", lambda *args, **options: (gone, wrong))
     ended = dpspec("verify", stored)
     assert ended.code == 1

@@ -29,7 +29,7 @@ NAMES = sorted(
     {
         *(set(sys.stdlib_module_names) - set(sys.builtin_module_names)),
         *("numpy", "scipy", "torch", "yaml", "jsonschema", "typer", "click", "rich", "fsspec", "pluggy", "sklearn"),
-        *("threadpoolctl", "mpmath", "packaging", "junitparser", "jinja2", "opacus", "pyarrow", "PIL"),
+        *("threadpoolctl", "mpmath", "packaging", "junitparser", "markupsafe", "opacus", "pyarrow", "PIL"),
         *("dpspec", "dpspec_group", "dpspec_rero", "dpspec_modelmix", "dpspec_per_instance", "dpspec_preprocessing"),
         *("usercustomize", "sitecustomize", "readline", "ray", "evil"),
     }

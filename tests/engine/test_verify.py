@@ -135,7 +135,7 @@ def test_a_spec_that_no_run_would_take_shows_nothing(document: Document, monkeyp
     assert [v.verdict for v in forged.audits[0].verdicts] == ["proved"]
     (found,) = verify(forged, load_catalog(), directory=spec.directory)
     assert found.differs
-    assert "at least 10000 records" in found.recomputed
+    assert "at least 10000 records" in found.after
 
 
 @pytest.fixture(scope="module")
@@ -281,8 +281,8 @@ def edited(result: Result, **changes: Any) -> Result:
 def test_without_the_store_what_needs_arrays_is_named_and_the_rest_follows(ran: tuple[Result, Store]) -> None:
     assert mismatches(*ran) == []
     (one,) = mismatches(ran[0])
-    assert (one.what, one.recorded, one.differs) == ("what follows from the trials", "5 trials", False)
-    assert one.recomputed == "taken as recorded: the array 'answers' of trial 0 is in the store"
+    assert (one.what, one.before, one.differs) == ("what follows from the trials", "5 trials", False)
+    assert one.after == "taken as recorded: the array 'answers' of trial 0 is in the store"
 
 
 def test_what_the_attacks_counted_still_decides(ran: tuple[Result, Store]) -> None:
@@ -445,4 +445,4 @@ def test_an_omitted_value_leaves_one_end_of_an_interval(whole: Result) -> None:
     assert edited.upper is not None
     forged = dataclasses.replace(left, audits=(dataclasses.replace(audit, verdicts=(edited, *audit.verdicts[1:])),))
     found = verify(forged, load_catalog())
-    assert "one end depends on an omitted value" in [one.recomputed for one in found if one.differs]
+    assert "one end depends on an omitted value" in [one.after for one in found if one.differs]

@@ -10,7 +10,8 @@ from dpspec.contract import FrozenMap, Series
 from dpspec.contract.results import Result
 from dpspec.errors import ResultError
 from dpspec.reporters import terminal
-from dpspec.reporters.layout import constants, rounding, series_cell, series_table, text_table
+from dpspec.reporters.layout import text_table
+from dpspec.reporters.series import constants, rounding, series_cell, series_rows
 from dpspec.results import codec
 
 SERIES = factory.series(
@@ -27,7 +28,7 @@ def test_bounds_of_series_are_rounded_their_way_and_the_rest_to_nearest() -> Non
     values = ["0.1234", "2.956", "1.234", "2.955", "3"]
     assert [series_cell(SERIES, name, column[0]) for name, column in SERIES.columns.items()] == values
     assert series_cell(SERIES, "epsilon", None) == "-"
-    assert series_table(SERIES, 80)[1].split() == values
+    assert series_rows(SERIES) == (tuple(values),)
     assert rounding(SERIES) == "epsilon rounded up, shown rounded down, all else to nearest"
     assert rounding(dataclasses.replace(SERIES, bounds=FrozenMap())) == "rounded to nearest"
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.run_folder import RunFolder
-from dpspec_recording.folder.step_record import COLUMNS
-from dpspec_recording.judge.recorded_run import InternalSums, OptionHistory, RecordedRun
+from dpspec_recording.folder.step_record import COLUMNS, OptionChange
+from dpspec_recording.judge.recorded_run import InternalSums, RecordedRun
 from dpspec_recording.outcomes.outcome import Missing, Outcome, Remark
+from dpspec_recording.probes.options import OptionHistory
 from dpspec_recording.probes.probe import Probe
+
+#: The origin of options at the first step.
+START = "start"
 
 #: Values of each step of an honest run; others were not observed.
 STEP = {"updates": 1.0, "rows": 10.0, "drawn": 10.0, "batches": 1.0, "noise_multiplier": 1.0, "clip_norm": 1.0}
@@ -30,9 +35,10 @@ def run_with(
     audited: int | None = None,
     ended: bool = True,
     columns: Mapping[str, Any] | None = None,
+    changes: Sequence[Mapping[str, OptionChange]] = (),
     **header: Any,
 ) -> RecordedRun:
-    """Return a run of Opacus' optimizer with these facts and no others."""
+    """Return a run of Opacus' optimizer with these facts alone. changes: of options, from the second step on."""
     made = Header(**{"source": "opacus", "optimizer": "DPOptimizer", "scheme": "poisson", "records": 100, **header})
     audits = AuditFacts(steps=steps, audited=steps if audited is None else audited, share=0.1)
     values = {name: np.full(steps, {**STEP, **(columns or {})}.get(name, np.nan)) for name in COLUMNS}
@@ -43,7 +49,7 @@ def run_with(
         sum_norm=zeros + 1.0,
         reported=zeros + 10.0,
         outside=zeros,
-        sampling=None,
+        sampling=SamplingSums(records=100, repeats=0, batches=()),
         most_often=None,
     )
     run = RecordedRun(
@@ -53,10 +59,18 @@ def run_with(
         quietest=np.zeros(0),
         rows=np.zeros((0, 1)),
         end=end_with(facts, audits) if ended else None,
-        options=OptionHistory(),
+        options=history_of({"lr": OptionChange(START, (0.1,))}, *changes),
     )
     vars(run)["internal"] = seen
     return run
+
+
+def history_of(*changes: Mapping[str, OptionChange]) -> OptionHistory:
+    """Return the options of a run with these changes at its first steps."""
+    history = OptionHistory()
+    for number, change in enumerate(changes, start=1):
+        history.add(number, change)
+    return history
 
 
 def end_with(facts: Mapping[type[Probe[Any]], Any], audits: AuditFacts) -> Facts:

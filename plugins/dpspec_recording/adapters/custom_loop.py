@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from dpspec.errors import UsageError
+from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.step_record import UNSEEN, Indices
+from dpspec_recording.folder.step_record import UNSEEN
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.probe import Events, Training
@@ -25,17 +26,13 @@ from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.step_hooks import attach_step_hooks
 
 
-class CustomLoop:
+class CustomLoop(Adapter):
     """The adapter of a custom loop.
 
     Attributes:
         step: The step that the loop reports.
         declared: The intentions of the loop from now on.
-        waits: 1: each step is written at once.
-        is_rounded: False: the loop states its norms itself.
     """
-
-    waits, is_rounded = 1, False
 
     def __init__(self, training_parts: Parts, header: Header, pauses: Pauses) -> None:
         self._parts, self._header, self._pauses = training_parts, header, pauses
@@ -64,16 +61,13 @@ class CustomLoop:
         declared = {name: option for name, option in self.declared.items() if name != "records"}
         return {**declared, **self._parts.loader_options()}
 
-    def accumulates(self) -> bool:
-        """False: the loop says where a step ends."""
-        return False
-
     def present(self) -> tuple[float | None, float | None]:
         """The noise multiplier and the rate of a step that would come now."""
         return self.declared["noise_multiplier"], self.declared["rate"]
 
-    def read(self) -> None:
-        """Nothing: the noise of a step is read when it is reported."""
+    def reporting(self, method: str) -> "CustomLoop":
+        """This loop."""
+        return self
 
     @contextlib.contextmanager
     def unobserved(self) -> Iterator[None]:
@@ -147,7 +141,6 @@ class CustomLoop:
             if self.declared[name] is not None:
                 setattr(step, name, float(self.declared[name]))
         step.deviation = step.noise_multiplier * step.clip_norm
-        training.read_options()
         training.reported, self._given = self._given, {}
         noise, total = training.reported.get("noise"), training.reported.get("the sum")
         if noise is not None:
@@ -156,16 +149,16 @@ class CustomLoop:
             step.sketch, step.sum_norm = measured.sketches[0], None if total is None else measured.lengths[0]
             self._events.emit("noise_measured", measured, [step.deviation])
         self._events.emit("after_report")
-        drawn: tuple[Indices, int] | None = None
         if step.members:
-            drawn = np.concatenate(step.members), 1
+            step.drawn, step.batches = np.concatenate(step.members), 1
         elif training.samples is not None:
-            drawn = training.samples.take(None if step.rows == UNSEEN else step.rows)
+            step.drawn, step.batches = training.samples.take(None if step.rows == UNSEEN else step.rows)
         if training.optimizer is None:
             step.updates = 1
         else:
             step.moved_outside(training.parameters.moved())
-        training.write(step, drawn, noise)
+        step.noise = noise
+        training.write(step)
 
     def end(self) -> None:
         """The block is over: a step with reports that was not ended is one."""

@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 
 from dpspec.errors import UnobservableError
+from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.planting.planted import GradientCanaries
@@ -80,12 +82,8 @@ class StepRows:
         return steps, self._gradients[: len(steps)], self._sums[: len(steps)]
 
 
-class OpacusTraining:
-    """The adapter of a training with Opacus' optimizer, whose methods it wraps.
-
-    Attributes:
-        waits: The number of steps whose noise is read together, so that they are written together.
-    """
+class OpacusTraining(Adapter):
+    """The adapter of a training with Opacus' optimizer, whose methods it wraps."""
 
     def __init__(self, training_parts: Parts, canaries: GradientCanaries | None) -> None:
         """canaries: those that enter the sums of this training."""
@@ -102,6 +100,7 @@ class OpacusTraining:
         self._parameters: list[Any] = list(optimizer.params)
         self._sharded = training.rank is not None and training.rank.sharded
         self._rows = StepRows([] if training.rank is not None else self._parameters)
+        self.waits = self._rows.count
         self._replays: ReplayedSteps | None = None
         if self._clipping == "ghost":
             self._clipped = self._attach_ghost()
@@ -148,11 +147,6 @@ class OpacusTraining:
         """Whether the norms of contributions are rounded to half precision."""
         return self._clipped is not None and self._clipped.norm_type != ""
 
-    @property
-    def waits(self) -> int:
-        """The number of steps that are read together."""
-        return self._rows.count
-
     def options(self) -> dict[str, Any]:
         """The options of the private sum now."""
         return self._parts.private_options()
@@ -166,12 +160,6 @@ class OpacusTraining:
         sampler = self._parts.sampler
         rate = None if sampler is None else getattr(sampler.batches, "sample_rate", sampler.rate)
         return self._optimizer.noise_multiplier, rate
-
-    def begin_step(self) -> None:
-        """Nothing: the optimizer shows where a step begins."""
-
-    def end(self) -> None:
-        """Nothing: only the optimizer ends a step."""
 
     def _drawn_records(self) -> DrawnRecords | None:
         """The records of the latest batch in their dataset, if it is in memory."""
@@ -209,7 +197,8 @@ class OpacusTraining:
             step.clip_norm = float(self._optimizer.max_grad_norm)
             step.deviation = step.noise_multiplier * step.clip_norm
         samples, sampler = training.samples, self._parts.sampler
-        drawn = None if samples is None else samples.take(None if step.rows == UNSEEN else step.rows)
+        if samples is not None:
+            step.drawn, step.batches = samples.take(None if step.rows == UNSEEN else step.rows)
         if sampler is not None and sampler.rate is not None:
             drawn_at = [] if samples is None else samples.rates
             rates = [*drawn_at, getattr(sampler.batches, "sample_rate", None)]
@@ -218,7 +207,13 @@ class OpacusTraining:
                     "sample_rate of the sampler is not a number: records may enter at different rates"
                 )
             step.rate = max([float(rate) for rate in rates if rate is not None], default=sampler.rate)
-        training.write(step, drawn, None)
+        training.write(step)
+        if step.number == 1 and samples is not None and not samples.drawn:
+            notice(
+                "dpspec.record: the first step used no batch of the loader, so no claim will be proved: give "
+                "dpspec.record the loader that the training loop iterates, as make_private returned it",
+                UserWarning,
+            )
 
     def _wrap(
         self, holder: Any, name: str, before: Moment, after: Callable[[Any], None], *, if_audited: bool = False

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from dpspec import json_records
 from dpspec.errors import RecordingError
-from dpspec.json_records import Count
 from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.folder.header import LONGEST, texts
 from dpspec_recording.folder.merging import OWN, Names, Number, join_by, union, word
@@ -17,30 +16,17 @@ from dpspec_recording.probes.probe import Probe
 F = TypeVar("F")
 
 
-def _rules(rows: Sequence[Any]) -> list[Any]:
-    """The facts of all ranks or parts: a list of mappings by rule."""
-    return [facts for row in rows for facts in (row if isinstance(row, list) else [row])]
-
-
-_SUM, _MAX, _FIRST = join_by(sum), join_by(max), join_by(itemgetter(0))
-_RULES = join_by(_rules)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Facts over all steps; None if the recorder does not observe them. A field says how facts are joined.
 
-    observed: by probe its fact. history: the accountant's. rules: by rule its facts, unread; of several ranks or
-    parts a list. ``error`` belongs to the end alone. lacking: the names of facts that the recorder
-    always notes (:mod:`dpspec_recording.folder.required_facts`), and this folder lacks; its reader fills it.
+    observed: by probe its fact. ``error`` belongs to the end alone. lacking: the names of
+    facts that the recorder always notes (:mod:`dpspec_recording.folder.required_facts`), and this folder lacks; its
+    reader fills it.
     """
 
     audits: AuditFacts = field(metadata=OWN)
-    drawn_batches: Count | None = field(metadata=_FIRST)
-    passed_over: Count | None = field(metadata=join_by(max, sum))
-    history: tuple[tuple[float, float, Count], ...] | None = field(metadata=join_by(itemgetter(0), itemgetter(-1)))
     seconds: Number = field(metadata=join_by(max, sum))
-    rules: Any = field(default=(), metadata=_RULES)
     error: str = field(default="", metadata=join_by(word, itemgetter(-1)))
     observed: Mapping[str, Any] = field(default_factory=dict)
     lacking: Names = field(default=(), metadata=join_by(union))
@@ -53,11 +39,14 @@ class Facts:
     def written(self) -> dict[str, Any]:
         """The JSON: the facts of the recorder and of its probes, by name."""
         stated = {name: value for name, value in asdict(replace(self, observed={})).items() if name not in _OF_READER}
-        return stated | {name: None if fact is None else asdict(fact) for name, fact in self.observed.items()}
+        return stated | {probe.name: None if (fact := self.of(probe)) is None else asdict(fact) for probe in _STATING}
 
 
 #: Fields that the file does not hold by their names.
 _OF_READER = ("observed", "lacking")
+
+#: The probes whose facts the steps do not hold.
+_STATING = tuple(probe for probe in PROBES if probe.kind is not None)
 
 #: The facts that are not of a probe.
 _OWN = tuple(declared for declared in fields(Facts) if declared.name != "observed")
@@ -68,17 +57,14 @@ def read_facts(read: Any, where: str) -> Facts:
     try:
         if not isinstance(read, Mapping):
             raise ValueError(f"{where}: must be a mapping")
-        names = {probe.name for probe in PROBES}
-        observed = {probe.name: _read_fact(probe, read, where) for probe in PROBES}
+        names = {probe.name for probe in _STATING}
+        observed = {probe.name: _read_fact(probe, read, where) for probe in _STATING}
         unread = json_records.read(Facts, {**{k: v for k, v in read.items() if k not in names}, "observed": {}}, where)
         facts = replace(unread, observed=observed)
-        texts_of = {**vars(facts), "rules": None, "observed": None}
+        texts_of = {**vars(facts), "observed": None}
         of_probes = [vars(fact) for fact in observed.values() if fact is not None]
         if any(len(text) > LONGEST for text in texts((*texts_of.values(), *of_probes))):
             raise ValueError(f"{where}: a text has more than {LONGEST} characters")
-        listed = facts.rules if isinstance(facts.rules, list | tuple) else [facts.rules]
-        if not all(row is None or isinstance(row, Mapping) for row in listed):
-            raise ValueError(f"{where}: rules must be a mapping, or a list of mappings")
     except ValueError as error:
         raise RecordingError(f"{error}: record again with this version of dpspec") from None
     return facts
@@ -101,30 +87,21 @@ def _of_parts(probe: type[Probe[F]], part_facts: Sequence[Facts]) -> F | None:
     return probe.merge(observed, "parts") if observed else None
 
 
-def of_ranks(rank_facts: Sequence[Facts], adding: Sequence[int], used: Sequence[int], batches: int) -> Facts:
-    """The facts of all ranks; None if one rank has not observed them.
-
-    adding: the ranks that add noise. used: the number of batches that the steps of each rank used; batches: of the
-    joined steps.
-    """
+def of_ranks(rank_facts: Sequence[Facts], adding: Sequence[int]) -> Facts:
+    """The facts of all ranks; None if one rank has not observed them. adding: the ranks that add noise."""
     joined: dict[str, Any] = {}
     for declared in _OWN:
         values = [getattr(facts, declared.name) for facts in rank_facts]
         joined[declared.name] = None if None in values else declared.metadata["ranks"](values)
-    if joined["drawn_batches"] is not None:
-        drawn = [facts.drawn_batches or 0 for facts in rank_facts]
-        unused = (rank_drawn - consumed for rank_drawn, consumed in zip(drawn, used, strict=True))
-        joined["drawn_batches"] = batches + max(unused)
     noisy = [rank_facts[rank] for rank in adding]
-    observed = {probe.name: _of_ranks(probe, noisy if probe.of_adding_ranks else rank_facts) for probe in PROBES}
+    observed = {probe.name: _of_ranks(probe, noisy if probe.of_adding_ranks else rank_facts) for probe in _STATING}
     return Facts(**joined, observed=observed)
 
 
-def of_parts(part_facts: Sequence[Facts], batches: int | None) -> Facts:
-    """The facts of all parts that have observed them. batches: the number of all drawn batches."""
+def of_parts(part_facts: Sequence[Facts]) -> Facts:
+    """The facts of all parts that have observed them."""
     joined: dict[str, Any] = {}
     for declared in _OWN:
         observed = [value for facts in part_facts if (value := getattr(facts, declared.name)) is not None]
         joined[declared.name] = declared.metadata["parts"](observed) if observed else None
-    observed_facts = {probe.name: _of_parts(probe, part_facts) for probe in PROBES}
-    return Facts(**{**joined, "drawn_batches": batches}, observed=observed_facts)
+    return Facts(**joined, observed={probe.name: _of_parts(probe, part_facts) for probe in _STATING})

@@ -21,7 +21,7 @@ from dpspec.json_records import Between
 from dpspec_recording.folder.step_record import MOST_RECORDS
 
 #: The version of the format of a folder.
-FORMAT = 10
+FORMAT = 11
 
 #: The clipping of an optimizer, and the sampling of a loader in rising order of risk.
 Clipping: TypeAlias = Literal["flat", "per-layer", "adaptive", "ghost", "own"]
@@ -115,6 +115,11 @@ class Header:
     @property
     def is_poisson(self) -> bool:
         return self.scheme == "poisson"
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether the rate of a step is that of a Poisson sample: of a sampler, or as a loop without one declares."""
+        return self.is_poisson or (self.scheme, self.source) == ("none", "own-loop")
 
     @property
     def in_epochs(self) -> bool:

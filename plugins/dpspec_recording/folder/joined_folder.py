@@ -157,7 +157,7 @@ class JoinedFolder:
         comparison.other = {name: None for name in _COMMON if len(facts[name]) > 1}
         comparison.other_data, comparison.noise = len(facts["data"]) > 1, 0
         streams = [iter(rank_folder.steps()) for rank_folder in self.ranks]
-        used, noisy, batches, step_count = [0] * world, 0, 0, 0
+        noisy, step_count = 0, 0
         while True:
             entries = [next(stream, None) for stream in streams]
             steps = [entry for entry in entries if isinstance(entry, PublicStep)]
@@ -171,8 +171,6 @@ class JoinedFolder:
             options = sorted({name for step in steps for name in step.options})
             different += [name for name in options if len({repr(step.options.get(name)) for step in steps}) > 1]
             comparison.other |= dict.fromkeys(different)
-            used = [total + step.batches % UNSEEN for total, step in zip(used, steps, strict=True)]
-            batches += joined.batches % UNSEEN
             yield joined
             step_count = joined.step
         unjoined_by_rank = [[entry, *stream] for entry, stream in zip(entries, streams, strict=True)]
@@ -184,14 +182,14 @@ class JoinedFolder:
         rank_facts = [end for end in ends if end is not None]
         comparison.ended = len(rank_facts) == world
         if comparison.ended:
-            yield self._end(rank_facts, noisy, used, batches)
+            yield self._end(rank_facts, noisy)
             return
         last = [end or rank.noted()[1] for rank, end in zip(self.ranks, ends, strict=True)]
         rank_facts = [end for end in last if end is not None]
-        comparison.interim = self._end(rank_facts, noisy, used, batches) if len(rank_facts) == world else None
+        comparison.interim = self._end(rank_facts, noisy) if len(rank_facts) == world else None
 
-    def _end(self, rank_facts: Sequence[Facts], noisy: int, used: Sequence[int], batches: int) -> Facts:
-        return of_ranks(rank_facts, self._holders if self.header.shards else [noisy], used, batches)
+    def _end(self, rank_facts: Sequence[Facts], noisy: int) -> Facts:
+        return of_ranks(rank_facts, self._holders if self.header.shards else [noisy])
 
     @property
     def _holders(self) -> list[int]:

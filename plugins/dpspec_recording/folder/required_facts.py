@@ -14,13 +14,6 @@ from dpspec_recording.probes.builtin import PROBES
 
 def with_lacking(facts: Facts, header: Header, steps: SeenSteps) -> Facts:
     """The facts of a folder with the names of those that it lacks."""
-    is_drawn = header.source == "opacus" and steps.drawn
-    required = {
-        "drawn_batches": is_drawn,
-        "passed_over": is_drawn,
-        "history": header.accountant != "",
-        "rules": True,
-    }
-    lacking = [probe.name for probe in PROBES if facts.of(probe) is None and probe.is_required(header, steps)]
-    lacking += [name for name, needed in required.items() if needed and getattr(facts, name) is None]
+    shown = [probe for probe in PROBES if facts.of(probe) is None and probe.is_shown(header)]
+    lacking = [probe.name for probe in shown if probe.is_required(header, steps)]
     return replace(facts, lacking=tuple(lacking))

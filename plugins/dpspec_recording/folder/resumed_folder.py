@@ -204,14 +204,13 @@ class ResumedFolder:
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
         for column in (self.starts, self.lengths, self.covered, self.missing):
             column.clear()
-        step_count, facts, unused, batches = 0, list[Facts](), 0, 0
+        step_count, facts = 0, list[Facts]()
         for part_index, part in enumerate(self.parts):
-            begun, used, end, after = step_count, [0], None, list[Scored]()
+            begun, end, after = step_count, None, list[Scored]()
             self.starts.append(begun)
             for entry in part.steps():
                 if isinstance(entry, PublicStep):
                     step_count += 1
-                    used.append(used[-1] + entry.batches % UNSEEN)
                     yield self._joined_step(entry, part_index, begun, step_count)
                 elif isinstance(entry, Scored):
                     after.append(entry)
@@ -229,13 +228,10 @@ class ResumedFolder:
             needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == part_index), default=0)
             if needed > covered or (needed and fact is None):
                 self.missing.append(self.numbers[part_index])
-            batches += used[-1]
             if fact is not None:
                 facts.append(fact)
-                unused += max(0, (fact.drawn_batches or 0) - used[min(covered, len(used) - 1)])
         if end is not None:
-            counted = all(fact.drawn_batches is not None for fact in facts)
-            yield of_parts(facts, batches + unused if counted else None)
+            yield of_parts(facts)
             yield from after
 
     def internal(self) -> Iterator[InternalStep]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Sequence
 
-from dpspec_recording.judge.checks import FILLED
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
 from dpspec_recording.outcomes.conditions import CONDITIONS
 from dpspec_recording.outcomes.faults import Fault, RunTest, have
 from dpspec_recording.probes import noise
+from dpspec_recording.probes.batches import FILLED
 from dpspec_recording.probes.parameters import LOADED, RETURNED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
 

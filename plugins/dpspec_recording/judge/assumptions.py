@@ -16,19 +16,9 @@ from dpspec_recording.judge.bounds import ADD_REMOVE
 from dpspec_recording.judge.joined_checks import joined_parts
 from dpspec_recording.judge.recorded_run import RecordedRun, follow
 from dpspec_recording.outcomes.conditions import NOTHING_ELSE, PER_RECORD_CLIPPING, TEXTS, stated
-from dpspec_recording.outcomes.outcome import Outcome, Remark, assumptions_of, doubts_about
+from dpspec_recording.outcomes.outcome import Outcome, assumptions_of, doubts_about, undeclared
+from dpspec_recording.probes.divisor import FITTED
 from dpspec_recording.probes.replays import loss_reduction
-from dpspec_recording.probes.reported_gradients import ReportedGradients
-
-#: Relative difference up to which divisors that the recorder fits to gradients are equal.
-_FITTED = 1e-2
-
-#: The same for float32 sums and gradients: divisors are stored with six digits.
-_FITTED_EXACTLY = 2e-5
-
-#: Length of the rounding of gradients, in standard deviations of the noise, that float32 does not reach below 10^9
-#: coordinates and bfloat16 does with 20.
-_LEAST_HIDDEN = 0.25
 
 #: Name of a class.
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
@@ -63,8 +53,10 @@ class RunAssumptions:
         self.computed = _computed_from_records(run)
         self._maybe_computed, self.undeclared = _maybe_computed(run), _maybe_computed(run, public)
         self.reduction = loss_reduction(run)
-        outcomes = [*_of_run(run, public, released), *_records(run), *run.all_outcomes]
-        self._of_all_bounds = tuple(assumptions_of(outcomes, besides=("released-model",)))
+        self._outcomes = tuple(undeclared(run.all_outcomes, public))
+        outcomes = [*_of_run(run, released), *_records(run), *self._outcomes]
+        besides = ("released-model", "data-independent-hyperparameters")
+        self._of_all_bounds = tuple(assumptions_of(outcomes, besides=besides))
 
     def of(self, adjacency: str, group_size: int) -> tuple[Assumption, ...]:
         """The assumptions of a bound in this adjacency for groups of this size."""
@@ -76,14 +68,7 @@ class RunAssumptions:
         run, public, maybe = self._run, self._public, self._maybe_computed
         text = TEXTS["data-independent-hyperparameters"]
         status: AssumptionStatus = "declared"
-        doubts = list(run.options.doubts(public, private=True))
-        divisors = run["divisor"][np.isfinite(run["divisor"])]
-        low, high = divisors.min(initial=np.inf), divisors.max(initial=0.0)
-        if "divisor" not in public and high > (1.0 + _fitted_precision(run)) * low:
-            doubts.append(
-                f"the divisor of gradients is from {low:.6g} to {high:.6g}: divide each step's "
-                "gradient by one constant, and do not scale or clip the noisy gradient by its norm"
-            )
+        doubts = doubts_about("data-independent-hyperparameters", self._outcomes)
         if self.computed:
             status, text = "false", f"{text}, but {self.computed}"
         elif doubts:
@@ -102,24 +87,15 @@ class RunAssumptions:
         return stated("data-independent-hyperparameters", status=status, text=text)
 
 
-def _of_run(run: RecordedRun, public: Collection[str], released: ReleasedModel | None) -> Iterator[Outcome]:
-    header = run.header
-    sampled = header.is_poisson or np.isfinite(run["rate"]).any()
-    if sampled:
-        yield _sampling(run)
-    if sampled or header.in_epochs:
-        yield from _unused_batches(run)
+def _of_run(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Outcome]:
     yield stated("secret-randomness")
     yield stated(HONEST_SCRIPT)
-    if header.world:
+    if run.header.world:
         yield _joined_ranks(run)
     if run.resumed is not None:
         yield joined_parts(run.resumed)
-    yield from _update_rule(run, public)
     yield from _released_model(run, released)
     yield stated("one-record")
-    if header.in_epochs:
-        yield stated("order")
 
 
 def _computed_from_records(run: RecordedRun) -> str:
@@ -160,42 +136,12 @@ def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     if run.has_mapped_factor:  # a script that divides the sum itself
         divisors, is_fitted = run["measured_divisor"][np.isfinite(run["measured_divisor"])], True
     products = ((math.floor(mean_size), "the floor of "), (mean_size, ""), (math.ceil(mean_size), "the ceiling of "))
-    tolerance = _FITTED if is_fitted else 1e-9
+    tolerance = FITTED if is_fitted else 1e-9
     if (header.reduction == "mean" or is_fitted) and "divisor" not in public and len(divisors):
         product, rounding = min(products, key=lambda pair: float(np.abs(divisors - pair[0]).min()))
         if float(np.abs(divisors - product).min()) <= tolerance * product:
             computed_constants.append(f"the divisor {product:g} may be {rounding}the records times the rate")
     return ", ".join(computed_constants)
-
-
-def _fitted_precision(run: RecordedRun) -> float:
-    """Relative difference up to which fitted divisors are equal: a factor of some steps shows in their length.
-
-    A factor of 1.008 shows the batches of 92,000 noisy coordinates that have it.
-    """
-    gradients = run.fact(ReportedGradients)
-    is_exact = gradients is not None and gradients.summed > 0 and gradients.hidden < _LEAST_HIDDEN
-    return _FITTED_EXACTLY if is_exact and not run.sums_type and not run.has_arrays else _FITTED
-
-
-def _sampling(run: RecordedRun) -> Assumption:
-    internal = run.internal
-    sampling_observed = internal is not None and internal.sampling is not None
-    missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
-    return stated("sampling", "" if sampling_observed else missing, "reported" if sampling_observed else "unchecked")
-
-
-def _unused_batches(run: RecordedRun) -> Iterator[Assumption]:
-    if run.end is None or run.end.drawn_batches is None or not np.isfinite(run["batches"]).any():
-        return
-    unused = run.end.drawn_batches - int(np.nansum(run["batches"]))
-    if unused > 0:
-        unused_text = "one batch was" if unused == 1 else f"{unused} batches were"
-        text = f"{unused_text} drawn and not used: {TEXTS['unused-batches']}"
-        # An end of each epoch, or an evaluation after it, skips batches before few steps.
-        often = (run.end.passed_over or 0) > max(3, run.steps // 4)
-        text += ", but batches were skipped so often that it may be a selection" if often else ""
-        yield stated("unused-batches", status="unchecked" if often else "declared", text=text)
 
 
 def _joined_ranks(run: RecordedRun) -> Assumption:
@@ -210,15 +156,6 @@ def _joined_ranks(run: RecordedRun) -> Assumption:
         )
     text = f" ({run.header.world} ranks){doubts}"
     return stated("joined-ranks", text, "unchecked" if doubts else "declared")
-
-
-def _update_rule(run: RecordedRun, public: Collection[str]) -> Iterator[Outcome]:
-    """Doubts whether public numbers and noisy sums determine each update."""
-    for doubt in run.options.doubts(public, private=False):
-        yield Remark(condition="update-rule", text=doubt)
-    if not run.options.first:
-        text = "the recording holds no options of the optimizer: record again with this version of dpspec"
-        yield Remark(condition="update-rule", text=text)
 
 
 def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Assumption]:

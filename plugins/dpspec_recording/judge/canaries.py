@@ -34,6 +34,14 @@ CONTRADICTED = Fault(
     advice="",
 )
 
+UNSCORED = Fault(
+    name="unscored-canaries",
+    assumption="canaries",
+    title="inserted canaries without a score",
+    observed="reported",
+    advice="Call run.score after the block, in the training script, and keep canaries.npz in the folder.",
+)
+
 #: Maximum size of the file: a byte and a float64 for each canary, and the overhead of an archive.
 _MOST_BYTES = 9 * MOST_CANARIES + 2**16
 
@@ -45,6 +53,13 @@ _CONTRADICTED = 1e-6
 
 #: Smaller deltas at which the curve is also tested, falling.
 _DELTAS = (1e-6, 1e-8, 1e-10, 1e-12)
+
+
+def unscored(run: RecordedRun) -> Iterator[RunTest]:
+    """The test that all inserted canaries have a score; none without canaries, or without an end."""
+    if run.header.canaries and run.end is not None:
+        scored = run.scored is not None and run.folder.has_canaries
+        yield UNSCORED.none_found(0 if scored else run.header.canaries, "", None)
 
 
 def _read_canaries(run: RecordedRun) -> tuple[Array, Array] | None:

@@ -26,11 +26,12 @@ from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.assumptions import RunAssumptions
 from dpspec_recording.judge.bounds import ADD_REMOVE, PROFILE, ZERO_OUT, ScheduleBounds, phases_of, profile_series
-from dpspec_recording.judge.canaries import CONFIDENCE, canary_bound, contradiction, doubts, evidence_of
+from dpspec_recording.judge.canaries import CONFIDENCE, canary_bound, contradiction, doubts, evidence_of, unscored
 from dpspec_recording.judge.channels import HYPERPARAMETERS, assumes, channels, complete, require_known
-from dpspec_recording.judge.checks import declared_tests, own_checks
 from dpspec_recording.judge.combined_checks import combined, corrected
+from dpspec_recording.judge.declared_checks import declared_checks
 from dpspec_recording.judge.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
+from dpspec_recording.judge.joined_checks import rank_checks, resume_checks
 from dpspec_recording.judge.missing_facts import missing_facts
 from dpspec_recording.judge.recorded_run import RecordedRun, read_run
 from dpspec_recording.judge.reported_checks import reported_checks
@@ -40,6 +41,7 @@ from dpspec_recording.judge.section_groups import with_words
 from dpspec_recording.judge.sentences import confirmations, executed_sentence, run_facts
 from dpspec_recording.outcomes.conditions import ASSUMABLE, stated
 from dpspec_recording.outcomes.faults import RunTest, checks_of
+from dpspec_recording.outcomes.outcome import run_tests
 
 #: The valid names of two options; others are names of rules.
 _NAMES = {"assume": ASSUMABLE, "public": HYPERPARAMETERS}
@@ -60,7 +62,8 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[RunTest, ...]]:
         stepless = f"{error} ended the block before the first step" if error else "the optimizer never stepped"
         cause = f"the recorder stopped: {reason}" if reason else stepless
         raise NothingToRunError(f"{path}: no step was recorded: {cause}")
-    return run, (*reported_checks(run), *own_checks(run))
+    own = (*run_tests(run.all_outcomes), *unscored(run), *rank_checks(run), *resume_checks(run))
+    return run, (*reported_checks(run), *own)
 
 
 class RecordedRuns:
@@ -180,7 +183,7 @@ def _executed(
     canaries = canary_bound(schedule, delta)
     if canaries is not None and canaries.upper is not None and math.isfinite(canaries.upper):
         sizes.add(run.header.copies)
-    tests = corrected([*tested, *declared_tests(run, phases, records), *contradiction(canaries)])
+    tests = corrected([*tested, *declared_checks(run, phases, records), *contradiction(canaries)])
     checks = combined(tests)
     bad = [test for test in tests if rejected(test.check, len(checks))]
     run_assumptions = RunAssumptions(run, public, released)

@@ -4,19 +4,11 @@ from collections.abc import Iterator
 
 from dpspec.contract import Assumption
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.judge.rules import facts_of_parts
-from dpspec_recording.outcomes.outcome import Missing, missing_of
+from dpspec_recording.outcomes.outcome import missing_of
 from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.rules.builtin import RULES
 
 #: The open condition and the subject of the omitted test, by the name of a missing fact.
 _LACKS = {probe.name: probe.lacks for probe in PROBES if probe.lacks is not None}
-_LACKS |= {
-    "drawn_batches": Missing(condition="unused-batches", subject="the number of drawn batches"),
-    "passed_over": Missing(condition="unused-batches", subject="the number of unused batches within passes"),
-    "history": Missing(condition="accounting", subject="the history of the accountant"),
-    "rules": Missing(condition="one-record", subject="the cautions of the rules"),
-}
 
 
 def missing_facts(run: RecordedRun) -> Iterator[Assumption]:
@@ -26,7 +18,3 @@ def missing_facts(run: RecordedRun) -> Iterator[Assumption]:
         return
     yield from missing_of([_LACKS[name] for name in end.lacking])
     yield from missing_of(run.all_outcomes)
-    unnoted = [rule.name for rule in RULES if not all(rule.name in facts for facts in facts_of_parts(end.rules))]
-    if unnoted and "rules" not in end.lacking:
-        subject = f"{_LACKS['rules'].subject}: {', '.join(unnoted)}"
-        yield from missing_of([Missing(condition="one-record", subject=subject)])

@@ -5,7 +5,7 @@ One pass reads the public steps, a second one the internal steps.
 
 from array import array
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby
@@ -27,18 +27,15 @@ from dpspec_recording.folder.resumed_folder import ResumedFolder, open_run
 from dpspec_recording.folder.run_folder import INTERNAL, RunFolder, Scored
 from dpspec_recording.folder.step_record import (
     COLUMNS,
-    MOST_OPTIONS,
-    RAND_ON_EMPTY,
-    UNREAD,
     UNSEEN,
     InternalStep,
-    OptionChange,
 )
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.contributions import Contributions
 from dpspec_recording.probes.gradient_map import GradientMap, compared_steps
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
+from dpspec_recording.probes.options import OptionHistory
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.reported_gradients import ReportedGradients
 
@@ -81,82 +78,6 @@ _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "TF32": 2.0**-11}
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
-
-#: Options of the private sum and of the sampler. All others belong to the optimizer's parameter groups.
-PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate", RAND_ON_EMPTY)
-
-#: Option names of torch, and the names under which users declare them public.
-_NAMES = dict.fromkeys(("lr", "swa_lr", "initial_lr", "max_lr", "min_lr"), "learning_rate")
-_NAMES |= dict.fromkeys(("base_momentum", "max_momentum"), "momentum")
-
-#: Schedulers that call a function of the script.
-_CALLING = {"LambdaLR", "MultiplicativeLR", "CyclicLR", "LambdaNoise", "LambdaGradClip"}
-
-
-class OptionHistory:
-    """First values and changes of the options of a recorded training, in memory independent of the number of steps.
-
-    unexplained: by option, changes that no known scheduler made: the first affected step, the parameter groups that
-    change there, and the number of affected steps. unread: by option, the type of values that the recorder cannot read.
-    fills_empty: whether Opacus' loader replaced empty batches by random rows at any step.
-    """
-
-    def __init__(self) -> None:
-        self.first: dict[str, OptionChange] = {}
-        self.unexplained: dict[str, tuple[int, tuple[int, ...], int]] = {}
-        self.unread: dict[str, str] = {}
-        self.schedulers: set[str] = set()
-        self.fills_empty = False
-        self._last: dict[str, OptionChange] = {}
-
-    def add(self, step: int, changes: Mapping[str, OptionChange]) -> None:
-        for name, change in changes.items():
-            if name not in self._last and len(self._last) >= MOST_OPTIONS:
-                continue
-            self.fills_empty = self.fills_empty or (name == RAND_ON_EMPTY and any(change.values))
-            unread_values = [value for value in change.values if isinstance(value, str) and value.startswith(UNREAD)]
-            if unread_values:
-                self.unread.setdefault(name, unread_values[0].removeprefix(UNREAD))
-            if step == 1 and change.by:
-                self.first[name] = change
-            elif change.by:
-                self.schedulers.add(change.by)
-            else:
-                old = self._last[name].values if name in self._last else ()
-                new = enumerate(change.values)
-                changed = tuple(i for i, value in new if i >= len(old) or repr(old[i]) != repr(value))
-                first, groups, steps = self.unexplained.get(name, (step, changed, 0))
-                self.unexplained[name] = (first, groups, steps + 1)
-            self._last[name] = change
-
-    @property
-    def calling(self) -> list[str]:
-        return sorted(self.schedulers & _CALLING)
-
-    def doubts(self, public: Collection[str], *, private: bool) -> Iterator[str]:
-        for name, kind in self.unread.items():
-            if (name in PRIVATE) is private and public_name(name) not in public:
-                yield f"{name} is of type {kind}, whose arithmetic the recorder does not know: use a float or a tensor"
-        for name, (step, changed, steps) in self.unexplained.items():
-            option = public_name(name)
-            if (name in PRIVATE) is not private or option in public or name == RAND_ON_EMPTY:  # the bound counts it
-                continue
-            groups = "" if private or not changed else f" of parameter group {', '.join(map(str, changed[:5]))}"
-            times = f" (the first of {steps} such steps)" if steps > 1 else ""
-            advice = (
-                "use one of torch or Opacus, and step it after whole batches, not physical ones; or declare it by "
-                f"--public {option} if it reads no record"
-            )
-            yield (
-                f"{name}{groups} changed before step {step}{times}, and not by a scheduler whose values are fixed in "
-                f"advance: {advice}"
-            )
-
-
-def public_name(option: str) -> str:
-    """The name by which a user declares an option public: ``learning_rate`` for ``lr``, ``betas`` for ``betas[0]``."""
-    name = option.partition("[")[0]
-    return _NAMES.get(name, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,8 +141,9 @@ class RecordedRun:
 
     @cached_property
     def outcomes(self) -> Mapping[type[Probe[Any]], Sequence[Outcome]]:
-        """The outcomes of each probe."""
-        return {probe: tuple(probe.judge(self.fact(probe), self)) for probe in PROBES}
+        """The outcomes of each probe of this kind of training."""
+        shown = (probe for probe in PROBES if probe.is_shown(self.header))
+        return {probe: tuple(probe.judge(self.fact(probe), self)) for probe in shown}
 
     @property
     def all_outcomes(self) -> Iterator[Outcome]:
@@ -245,9 +167,9 @@ class RecordedRun:
     @cached_property
     def rates(self) -> list[float | None]:
         """Per step, the rate of its Poisson sample; None if it is not a Poisson sample or was not observed."""
-        poisson = self.header.is_poisson or (self.header.scheme, self.header.source) == ("none", "own-loop")
-        rates_and_sizes = zip(self["rate"].tolist(), self["drawn"].tolist(), strict=True)
-        return [rate if poisson and 0.0 < rate <= 1.0 and not isnan(size) else None for rate, size in rates_and_sizes]
+        has_rates, sizes = self.header.has_rates, self["drawn"].tolist()
+        rates_and_sizes = zip(self["rate"].tolist(), sizes, strict=True)
+        return [rate if has_rates and 0.0 < rate <= 1.0 and not isnan(size) else None for rate, size in rates_and_sizes]
 
     @cached_property
     def phases(self) -> list[Phase]:

@@ -1,7 +1,6 @@
 """The rules that fire on a recorded run: their cautions, and those that the user accepts."""
 
-import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -11,7 +10,8 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec.registry.loader import Failed, foreign_code, load_catalog
 from dpspec.text import closest, did_you_mean, listed
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.rules.observed import code_of
+from dpspec_recording.probes.batches import Batches
+from dpspec_recording.probes.rules import RuleFacts, Rules, code_of
 
 
 def installed_rules() -> dict[str, Rule]:
@@ -38,8 +38,7 @@ def fired_rules(
     ignore: Collection[str] = (),
 ) -> tuple[FiredRule, ...]:
     """The rules that fire. select: the rules to evaluate, all if empty; ignore: rules that are not evaluated."""
-    facts = [] if run.end is None else facts_of_parts(run.end.rules)
-    of_run = _rule_run(run, delta, group_size)
+    facts, of_run = run.fact(Rules), _rule_run(run, delta, group_size)
     fired = []
     for name, rule in installed_rules().items():
         if (select and name not in select) or name in ignore:
@@ -50,39 +49,27 @@ def fired_rules(
     return tuple(fired)
 
 
-def _caution(rule: Rule, part_facts: Sequence[Mapping[str, object]], run: RuleRun) -> str:
-    """The first caution over the parts and ranks of a run; without facts of the rule, over the run alone."""
+def _caution(rule: Rule, facts: RuleFacts | None, run: RuleRun) -> str:
+    """The first caution over the parts and ranks of a run; of a rule without facts, over the run alone."""
     try:
         with foreign_code():
             code = code_of(rule)
-            observed = [part[rule.name] for part in part_facts if rule.name in part] or (
-                [{}] if not code().facts() else []
-            )
-            usable = [facts for facts in observed if isinstance(facts, Mapping) and "error" not in facts]
-            return next(filter(None, (str(code.caution(facts, run)) for facts in usable)), "")
+            observed = [] if facts is None else facts.of(rule, code.kind)
+            usable = [fact for fact in observed if fact is not None]
+            is_failed = facts is not None and rule.name in facts.failed
+            if not usable and not is_failed and not (unobserved := code().facts()):
+                usable = [unobserved]
+            return next(filter(None, (str(code.caution(fact, run)) for fact in usable)), "")
     except Failed as error:
         raise RecordingError(f"rule {rule.name}: cannot read its facts in the recording: {error}") from None
 
 
-def failed_rules(run: RecordedRun) -> tuple[str, ...]:
-    """The names of the rules whose code raised an error in some part or rank of the recording."""
-    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
-    failed = (
-        name for part in part_facts for name, facts in part.items() if isinstance(facts, Mapping) and "error" in facts
-    )
-    return tuple(dict.fromkeys(failed))
-
-
-def facts_of_parts(rules: object) -> list[Mapping[str, object]]:
-    part_facts = rules if isinstance(rules, list | tuple) else [rules]
-    return [part for part in part_facts if isinstance(part, Mapping)]
-
-
 def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
-    end, internal, rates = run.end, run.internal, [rate for rate in run.rates if rate is not None]
+    internal, rates = run.internal, [rate for rate in run.rates if rate is not None]
     drawn, rows = run["drawn"], run["rows"]
     both = np.isfinite(drawn) & np.isfinite(rows) & ~run.filled
-    unused_known = end is not None and end.drawn_batches is not None and bool(np.isfinite(run["batches"]).any())
+    batches, used = run.fact(Batches), int(np.nansum(run["batches"]))
+    unused_known = batches is not None and bool(np.isfinite(run["batches"]).any())
     lower_quartiles = np.full(run.steps, np.nan) if internal is None else internal.lower
     compared = np.isfinite(lower_quartiles) & (np.nan_to_num(rows, nan=0.0) >= 4.0)
     return RuleRun(
@@ -92,9 +79,9 @@ def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
         group_size=group_size,
         records=run.header.records,
         rate=max(rates) if len(rates) == run.steps else None,
-        drawn_batches=end.drawn_batches if end is not None and unused_known else None,
-        used_batches=int(np.nansum(run["batches"])) if unused_known else None,
-        passed_over=None if end is None else math.ceil(end.passed_over or 0),
+        drawn_batches=used + batches.unused if batches is not None and unused_known else None,
+        used_batches=used if unused_known else None,
+        passed_over=None if run.end is None else 0 if batches is None else batches.passed_over,
         empty_steps=int((drawn == 0).sum()) if np.isfinite(drawn).any() else None,
         drawn_records=int(drawn[both].sum()) if both.any() else None,
         gradient_rows=int((rows[both] - run.further_rows).sum()) if both.any() else None,

@@ -13,9 +13,10 @@ from dpspec_recording.judge.bounds import ScheduleEpsilon
 from dpspec_recording.judge.canaries import CanaryBound
 from dpspec_recording.judge.joined_checks import seam_notes
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.judge.rules import failed_rules
 from dpspec_recording.judge.section_groups import AccountantReport
+from dpspec_recording.probes.accountant import Accountant
 from dpspec_recording.probes.contributions import Contributions
+from dpspec_recording.probes.rules import Rules
 
 #: Kinds of canaries that repeat records or their beginnings.
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)
@@ -55,8 +56,10 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> 
         yield "The recorder got no accountant, so steps before the recording were not checked."
     if header.canary_kind in _REPEATED:
         yield f"Canaries of kind {header.canary_kind} repeat records: a person with both is a group of two."
-    if failed := failed_rules(run):
-        yield f"The code of rules failed in the recording, and did not look for their mistakes: {', '.join(failed)}."
+    rules = run.fact(Rules)
+    if rules is not None and rules.failed:
+        failed = ", ".join(rules.failed)
+        yield f"The code of rules failed in the recording, and did not look for their mistakes: {failed}."
     yield from seam_notes(run)
     facts = run.fact(Contributions)
     if facts is not None and (excess := run.norm_excess):
@@ -128,8 +131,8 @@ def accountant_report(run: RecordedRun, delta: float, cost: ScheduleEpsilon) -> 
 
 
 def _history(run: RecordedRun) -> History | None:
-    if run.end is not None and run.end.history is not None:
-        history = run.end.history
+    if (facts := run.fact(Accountant)) is not None:
+        history = facts.history
         return history if all(0.0 <= s < 1e9 and 0.0 <= q <= 1.0 and n < 2**40 for s, q, n in history) else None
     reported_entries = zip(run["told_noise"].tolist(), run["told_rate"].tolist(), strict=True)
     counts = Counter(entry for entry in reported_entries if not any(map(math.isnan, entry)))

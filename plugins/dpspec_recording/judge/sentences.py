@@ -1,28 +1,39 @@
 """Sentences on a recorded run for its user: conditions to confirm, the executed schedule, and faults."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from dpspec.contract import Assumption
 from dpspec.contract.executed import FiredRule
+from dpspec.contract.rules import Rule
 from dpspec.decimals import nearest
 from dpspec.text import joined, several
 from dpspec_recording.audited_steps import POWER, found_faults
 from dpspec_recording.folder.script_facts import OtherSteps, ScriptFacts
 from dpspec_recording.judge.advice import advice_on
-from dpspec_recording.judge.recorded_run import Array, RecordedRun, public_name
-from dpspec_recording.judge.rules import facts_of_parts
+from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.judge.section import reports_batches
 from dpspec_recording.outcomes.faults import RunTest
 from dpspec_recording.probes.gradient_map import GradientMap
+from dpspec_recording.probes.options import public_name
 from dpspec_recording.probes.parameters import MOVED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.probes.replays import Replays
-from dpspec_recording.rules.duplicate_records import RULE as DUPLICATE_RECORDS
-from dpspec_recording.rules.loaded_weights import RULE as LOADED_WEIGHTS
-from dpspec_recording.rules.second_optimizer import RULE as SECOND_OPTIMIZER
-from dpspec_recording.rules.second_optimizer import changes_model, others_stepped
+from dpspec_recording.probes.rules import Rules
+from dpspec_recording.rules import duplicate_records, loaded_weights, second_optimizer
+from dpspec_recording.rules.duplicate_records import CopyFacts
+from dpspec_recording.rules.loaded_weights import LoadFacts
+from dpspec_recording.rules.second_optimizer import OtherOptimizers
+
+F = TypeVar("F")
+
+
+def _noted(run: RecordedRun, rule: Rule, kind: type[F]) -> Sequence[F | None]:
+    """The facts of a rule in each rank and part of a run that has an end."""
+    facts = run.fact(Rules)
+    return () if facts is None else facts.of(rule, kind)
 
 
 def confirmations(
@@ -89,8 +100,8 @@ def _outside(run: RecordedRun, script: ScriptFacts, *, released: bool) -> Iterat
 
     The recorder counts steps of torch's optimizers. It does not see a training by other means.
     """
-    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
-    during = any(others_stepped(facts.get(SECOND_OPTIMIZER.name)) for facts in part_facts)
+    optimizers = _noted(run, second_optimizer.RULE, OtherOptimizers)
+    during = any(facts is None or facts.others for facts in optimizers)
     is_alone = script.whole and not (script.before or script.after or script.peers or during)
     alone = " (no other one stepped)" if is_alone else ""
     yield (
@@ -145,14 +156,8 @@ def _not_replayed(run: RecordedRun) -> str:
 
 def _loads(run: RecordedRun) -> str:
     """The number of loads within the block, whose weights a loss on the records may have chosen; empty without."""
-    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
-    loads = sum(_count(facts.get(LOADED_WEIGHTS.name), "loads") for facts in part_facts)
+    loads = sum(facts.loads for facts in _noted(run, loaded_weights.RULE, LoadFacts) if facts is not None)
     return f", {several(loads, 'load')} of weights within the block" if loads else ""
-
-
-def _count(facts: object, name: str) -> int:
-    number = facts.get(name) if isinstance(facts, Mapping) else None
-    return number if isinstance(number, int) else 0
 
 
 def _no_copies(run: RecordedRun) -> str:
@@ -160,12 +165,11 @@ def _no_copies(run: RecordedRun) -> str:
 
     Half of the inspected records with a near copy are a sign of copies with noise.
     """
-    part_facts = [] if run.end is None else facts_of_parts(run.end.rules)
-    copies = [facts.get(DUPLICATE_RECORDS.name) for facts in part_facts if facts]
-    unique = [isinstance(facts, Mapping) and facts.get("rows") and facts.get("most") == 1 for facts in copies]
-    if not unique or not all(unique):
+    noted = _noted(run, duplicate_records.RULE, CopyFacts)
+    copies = [facts for facts in noted if facts is not None and facts.rows and facts.most == 1]
+    if not copies or len(copies) < len(noted):
         return ""
-    inspected, nearly_equal = (sum(_count(facts, name) for facts in copies) for name in ("inspected", "near"))
+    inspected, nearly_equal = sum(facts.inspected for facts in copies), sum(facts.near for facts in copies)
     if 2 * nearly_equal >= inspected > 0:
         text = f"{nearly_equal} of {inspected} inspected ones nearly equal another: copies with noise?"
         return f" (no two are equal, but {text})"
@@ -246,11 +250,11 @@ def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[Fir
     elif end.error:
         yield f"{end.error} ended the block after {run.steps} steps."
     moved = [test for test in rejected if test.name in (MOVED.name, OTHER_PARAMETERS.name)]
-    optimizers = [] if end is None else [facts.get(SECOND_OPTIMIZER.name) for facts in facts_of_parts(end.rules)]
-    with_others = [facts for facts in optimizers if isinstance(facts, Mapping) and facts.get("others")]
-    explaining = {LOADED_WEIGHTS.name}
-    if with_others and changes_model(with_others[0]):  # the caution is of the first part with another optimizer
-        explaining.add(SECOND_OPTIMIZER.name)
+    optimizers = _noted(run, second_optimizer.RULE, OtherOptimizers)
+    with_others = [facts for facts in optimizers if facts is not None and facts.others]
+    explaining = {loaded_weights.RULE.name}
+    if with_others and with_others[0].changes_model:  # the caution is of the first part with another optimizer
+        explaining.add(second_optimizer.RULE.name)
     causes = [rule for rule in rules if rule.name in explaining]
     for rule in causes if moved else ():
         yield f"{rule.text} {rule.fix}"

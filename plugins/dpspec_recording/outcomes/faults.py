@@ -15,13 +15,18 @@ makes all outcomes of its tests.
 (0.0, 'parameter updates without noise, exact', 'Add noise at each update.')
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from dpspec.contract import Check
 from dpspec.stats.conformance.measurement import LimitOf, Measurement, Observed, exactly
 from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.outcomes.conditions import channel_of
+
+Values: TypeAlias = Sequence[float | None] | np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +124,15 @@ class Fault:
     ) -> RunTest:
         """The outcome of a count that should be zero."""
         return self.compared(count == 0, 0, count, note, detectable, whole=whole, advice=advice)
+
+    def compared_at_steps(self, declared: Values, executed: Values) -> RunTest:
+        """The outcome of a comparison of values of steps (T,), None if unknown: those of the first difference."""
+        expected, found = np.array(declared, dtype=np.float64), np.array(executed, dtype=np.float64)
+        wrong = ~np.isclose(found, expected, rtol=1e-9, atol=0.0)
+        step = int(np.argmax(wrong))
+        first, other = (float(np.nan_to_num(values[step], nan=0.0)) for values in (expected, found))
+        note = f"first at step {step + 1}" if wrong.any() else "at all steps"
+        return self.compared(not wrong.any(), first, other, note)
 
     def audited(self, audits: AuditFacts, count: float, note: str = "", detectable: float | None = 0.0) -> RunTest:
         """The outcome of a count over the audited steps that should be zero."""

@@ -18,11 +18,13 @@ class Remark:
         condition: The name of the condition.
         text: The sentence.
         is_doubt: Whether it leaves the condition open, with its own advice.
+        option: The option that it doubts: none is left of one that the user declares public.
     """
 
     condition: str
     text: str
     is_doubt: bool = True
+    option: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,11 @@ Outcome: TypeAlias = RunTest | Assumption | Remark | Missing
 def run_tests(outcomes: Iterable[Outcome]) -> Iterator[RunTest]:
     """The tests among the outcomes."""
     return (outcome for outcome in outcomes if isinstance(outcome, RunTest))
+
+
+def undeclared(outcomes: Iterable[Outcome], public: Collection[str]) -> Iterator[Outcome]:
+    """All outcomes without remarks on options that the user declares public."""
+    return (outcome for outcome in outcomes if not (isinstance(outcome, Remark) and outcome.option in public))
 
 
 def doubts_about(condition: str, outcomes: Iterable[Outcome]) -> list[str]:

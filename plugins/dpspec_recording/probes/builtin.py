@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from dpspec_recording.probes.accountant import Accountant
 from dpspec_recording.probes.adaptive_count import AdaptiveCount
+from dpspec_recording.probes.batches import Batches
 from dpspec_recording.probes.clip_limits import ClipLimits
 from dpspec_recording.probes.contributions import Contributions
+from dpspec_recording.probes.divisor import Divisor
 from dpspec_recording.probes.ghost import Ghost
 from dpspec_recording.probes.gradient_map import GradientMap
 from dpspec_recording.probes.loss_scaler import LossScaler
@@ -12,17 +15,20 @@ from dpspec_recording.probes.model_state import ModelState
 from dpspec_recording.probes.noise import Noise
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.optimizer_state import OptimizerState
+from dpspec_recording.probes.options import Options
 from dpspec_recording.probes.other_engines import OtherEngines
 from dpspec_recording.probes.parameters import Parameters
 from dpspec_recording.probes.passes import Passes
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.reported_gradients import ReportedGradients
+from dpspec_recording.probes.rules import Rules
 from dpspec_recording.probes.seeds import Seeds
 from dpspec_recording.probes.sums import Sums
 from dpspec_recording.probes.updates import Updates
 
 PROBES: tuple[type[Probe[Any]], ...] = (
+    Options,
     Noise,
     Seeds,
     Parameters,
@@ -41,4 +47,8 @@ PROBES: tuple[type[Probe[Any]], ...] = (
     LossScaler,
     Updates,
     OtherEngines,
+    Batches,
+    Accountant,
+    Divisor,
+    Rules,
 )

@@ -64,13 +64,13 @@ class ClipLimits(Probe[ClipLimitFacts]):
     same.
     """
 
-    name, kind = "clip_limits", ClipLimitFacts | None
+    name, kind, needs = "clip_limits", ClipLimitFacts | None, "before_clip"
     lacks = Missing(condition="clipping", subject="whether gradients are clipped to the norm that scales the noise")
 
     @staticmethod
     def is_required(header: Header, steps: SeenSteps) -> bool:
         """Whether the training shows it."""
-        return header.source == "opacus" and steps.rows
+        return steps.rows
 
     def __init__(self) -> None:
         self._limit = 0.0

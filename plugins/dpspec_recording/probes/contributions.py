@@ -22,7 +22,7 @@ from dpspec_recording.folder.merging import join_by, word
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING, stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome
-from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.probes.probe import Probe, Training, emits
 
 if TYPE_CHECKING:
     from dpspec_recording.judge.recorded_run import RecordedRun
@@ -114,7 +114,7 @@ def _of_sums(lengths: np.ndarray[Any, Any], reported: np.ndarray[Any, Any], run:
     both = np.isfinite(lengths) & np.isfinite(run["rows"])
     if both.any():
         clipped = run["rows"][both]
-        if run.header.source == "own-loop":  # a sum is at most as long as its contributions together
+        if emits(run.header, "after_report"):  # a sum is at most as long as its contributions together
             clipped = np.fmin(clipped, reported[both])
         limit = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess) + _ROUNDING
         yield LONGER.none_found(int((lengths[both] > limit).sum()), "length of the sum", None)

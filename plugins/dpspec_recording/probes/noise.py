@@ -27,7 +27,7 @@ from dpspec.stats.conformance.measurement import LEVEL, LimitOf, Measurement
 from dpspec_recording.outcomes.conditions import FRESH, GAUSSIAN, stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.outcomes.outcome import Missing, Outcome
-from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.probes.probe import Probe, Training, emits
 from dpspec_recording.watching.noise_facts import UNKNOWN, NoiseFacts, NoiseStatistics, Repeats
 
 if TYPE_CHECKING:
@@ -193,12 +193,11 @@ class Noise(Probe[NoiseFacts]):
         for statistics in _processes(facts):
             yield from _distribution(statistics)
         yield from _directions(run)
-        own_loop = run.header.source == "own-loop"
         if doubt := why_noise_seems_cut(facts) or why_squares_vary(run) or why_repeats_untested(facts):
             yield stated("noise-law", f", but {doubt}", "unchecked")
         else:
             by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
-            yield stated("noise-law", "" if own_loop else by_torch)
+            yield stated("noise-law", by_torch if emits(run.header, "before_noise") else "")
         if facts is None and run.end is not None and run.header.shards:
             yield stated("noise", status="unchecked", text="the noise of a rank was not observed")
 

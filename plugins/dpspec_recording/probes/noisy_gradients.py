@@ -60,21 +60,16 @@ MEDDLED = Fault(
 class NoisyGradients(Probe[NoisyGradientFacts]):
     """Compares the gradients of audited steps after the noise, before the update and after it."""
 
-    name, kind = "noisy_gradients", NoisyGradientFacts | None
+    name, kind, needs = "noisy_gradients", NoisyGradientFacts | None, "after_noise"
     lacks = Missing(condition="update", subject="whether gradients changed between the noise and the update")
 
     @staticmethod
     def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Opacus' optimizer always shows it."""
-        return header.source == "opacus"
-
-    def __init__(self) -> None:
-        self._training: Training | None = None
+        """Each such training shows it."""
+        return True
 
     def start(self, training: Training) -> None:
         """Keep the gradients of Opacus' optimizer."""
-        if training.private_optimizer is None:
-            return
         from dpspec_recording.sums.stepped_gradients import SteppedGradients
 
         # replays of steps, which start later, give the maps
@@ -89,34 +84,29 @@ class NoisyGradients(Probe[NoisyGradientFacts]):
 
     def after_noise(self) -> None:
         """Keep the noisy sum of an audited step."""
-        if self._training is not None and self._training.audits.audited:
+        if self._training.audits.audited:
             self._gradients.keep()
 
     def before_reduction(self) -> None:
         """Compare this rank's part, which is divided before the ranks add up theirs."""
-        if self._training is not None:
-            self._gradients.divide(self._training.step)
+        self._gradients.divide(self._training.step)
 
     def after_reduction(self) -> None:
         """Keep the sum of all ranks."""
-        if self._training is not None and self._training.audits.audited:
+        if self._training.audits.audited:
             self._gradients.keep_divided()
 
     def before_update(self) -> None:
         """Compare the divided gradients with the noisy sum, and measure the divisor."""
-        if self._training is not None:
-            self._gradients.compare()
-            self._gradients.divide(self._training.step)
+        self._gradients.compare()
+        self._gradients.divide(self._training.step)
 
     def after_update(self) -> None:
         """Compare the gradients with those before the update."""
-        if self._training is not None:
-            self._training.is_gradient_compared = self._gradients.end()
+        self._training.is_gradient_compared = self._gradients.end()
 
-    def facts(self) -> NoisyGradientFacts | None:
-        """None for a custom loop, which reports its sum and noise."""
-        if self._training is None:
-            return None
+    def facts(self) -> NoisyGradientFacts:
+        """What was compared until now."""
         stepped = self._gradients
         return NoisyGradientFacts(
             compared=stepped.compared, changed=int(stepped.changed), scaled=stepped.scaled, explained=stepped.explained

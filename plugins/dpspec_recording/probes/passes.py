@@ -20,7 +20,7 @@ from dpspec_recording.folder.merging import join_by
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Missing, Outcome
-from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.probes.probe import Probe, Training, emits
 
 if TYPE_CHECKING:
     from torch import nn
@@ -153,7 +153,7 @@ class Passes(Probe[PassFacts]):
             whole = facts.compared == facts.passes
             note = note if whole else f"values at {facts.compared} of {note}"
             yield OTHER_PARAMETERS.none_found(facts.moved, note, run.end.audits.limit, whole=whole)
-        if run.header.source == "opacus" and facts.unseen:
+        if emits(run.header, "before_sum") and facts.unseen:
             text = (
                 f"no forward pass in training mode was observed at {facts.unseen} of {facts.steps} steps: call the "
                 "model that dpspec.record got, and compile it by torch.compile, not in place"

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from dpspec_recording.audited_steps import AuditedSteps
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.folder.step_record import Indices
     from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.outcomes.outcome import Missing, Outcome
     from dpspec_recording.parts import Parts
@@ -85,10 +84,13 @@ class Training:
         sketch: Measures the noise of a step.
         is_recording: Whether the recording continues: the training may outlive it.
         begin_update: The optimizer begins an update: emits the event, and returns whether parameters moved before.
-        read_options: Reads the options of a step that no update shows.
-        write: Writes a step that is over, given the drawn records with the number of their batches, and its noise.
+        private_options: Returns the options of the private sum.
+        accumulates: Whether the optimizer has got a physical batch of a step that is not complete.
+        write: Writes a step that is over.
         step: The step that is not over.
+        header: Of the recording.
         part: The number of this part of a resumed training, from 1.
+        options: The observer of all options, which the states of the training have, too.
         clipped: The observer of the gradients that Opacus clips; None for a custom loop.
         replayer: Repeats some steps with other records; None for trainings that cannot be repeated.
         reported: By quantity the row of all coordinates that a custom loop reported for the step.
@@ -114,10 +116,13 @@ class Training:
     sketch: NoiseSketch
     is_recording: Callable[[], bool]
     begin_update: Callable[[], bool | Tensor]
-    read_options: Observation
-    write: Callable[[PendingStep, tuple[Indices, int] | None, Tensor | None], None]
+    private_options: Callable[[], Mapping[str, Any]]
+    accumulates: Callable[[], bool]
+    write: Callable[[PendingStep], None]
     step: PendingStep
+    header: Header
     part: int = 1
+    options: Any = None
     clipped: Any = None
     replayer: Any = None
     reported: Mapping[str, Tensor] = field(default_factory=dict)
@@ -134,19 +139,26 @@ class Probe(Generic[F]):
     Attributes:
         name: Of the fact, in the folder of the run.
         kind: The frozen dataclass of the fact, whose fields say how the facts of ranks and parts are joined; ``|
-            None`` if some trainings do not show the fact.
+            None`` if some trainings do not show the fact. None if the steps of the folder hold all of it.
         lacks: The condition that is open if the fact is required and missing, and the subject of the omitted test.
         of_adding_ranks: Whether only the ranks that add noise have the fact.
+        needs: The event without which a training does not show the fact, if not all have it.
     """
 
     name: ClassVar[str]
-    kind: ClassVar[Any]
+    kind: ClassVar[Any] = None
     lacks: ClassVar[Missing | None] = None
     of_adding_ranks: ClassVar[bool] = False
+    needs: ClassVar[str] = ""
+
+    @classmethod
+    def is_shown(cls, header: Header) -> bool:
+        """Whether this kind of training shows the fact. Probes of others do not observe it, nor judge it."""
+        return not cls.needs or emits(header, cls.needs)
 
     @staticmethod
     def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the recorder notes the fact of each training of this kind: a test on a missing one is omitted."""
+        """Whether the recorder notes the fact of each such training: a test on a missing one is omitted."""
         return False
 
     def start(self, training: Training) -> None:
@@ -185,6 +197,9 @@ class Probe(Generic[F]):
     def after_report(self) -> None:
         """A custom loop has reported all of its step."""
 
+    def after_step(self, step: PendingStep) -> None:
+        """A step is over. Its noise may not be read yet."""
+
     def facts(self) -> F | None:
         """The fact until now; None if this training does not show it."""
         return None
@@ -203,8 +218,20 @@ class Probe(Generic[F]):
 #: The names of all events.
 EVENTS = (
     *("before_clip", "before_sum", "after_sum", "before_noise", "after_noise", "noise_measured"),
-    *("before_reduction", "after_reduction", "before_update", "after_update", "after_report"),
+    *("before_reduction", "after_reduction", "before_update", "after_update", "after_report", "after_step"),
 )
+
+
+#: By the source of a recording, the events that its adapter emits, and not all do.
+_EMITTED: Mapping[str, tuple[str, ...]] = {
+    "opacus": ("before_clip", "before_sum", "after_sum", "before_noise", "after_noise"),
+    "own-loop": ("after_report",),
+}
+
+
+def emits(header: Header, event: str) -> bool:
+    """Whether the adapter of a training emits an event that not all do."""
+    return event in _EMITTED[header.source]
 
 
 class Events:

@@ -20,7 +20,7 @@ from dpspec.text import several
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.outcomes.outcome import Missing, Outcome
-from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.probes.probe import Probe, Training, emits
 from dpspec_recording.step_replay.facts import ReplayFacts
 from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 
@@ -150,7 +150,7 @@ def loss_reduction(run: RecordedRun) -> Assumption | None:
     declared if no step was replayed so.
     """
     facts, declared = run.fact(Replays), run.header.reduction
-    if run.end is None or run.header.source != "opacus":
+    if run.end is None or not emits(run.header, "before_sum"):
         return None
     if facts is None or facts.sizes is None:
         sizes = np.unique(run["rows"][np.isfinite(run["rows"])])

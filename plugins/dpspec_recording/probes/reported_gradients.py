@@ -61,36 +61,27 @@ OTHERS = Fault(
 class ReportedGradients(Probe[GradientFacts]):
     """Copies the gradients before the optimizer steps, and compares them when the loop reports the step."""
 
-    name, kind = "gradients", GradientFacts | None
-
-    def __init__(self) -> None:
-        self._training: Training | None = None
+    name, kind, needs = "gradients", GradientFacts | None, "after_report"
 
     def start(self, training: Training) -> None:
         """Keep the parameters of a loop that reports."""
-        if training.private_optimizer is not None:
-            return
         from dpspec_recording.sums.loop_gradients import LoopGradients
 
         self._training, self._gradients = training, LoopGradients(training.script_parts.noisy_parameters())
 
     def before_update(self) -> None:
         """Keep the gradients."""
-        if self._training is not None:
-            self._gradients.before_step()
+        self._gradients.before_step()
 
     def after_update(self) -> None:
         """Forget them if the update changed them."""
-        if self._training is not None:
-            from dpspec_recording.watching.optimizer_updates import adds_in_place
+        from dpspec_recording.watching.optimizer_updates import adds_in_place
 
-            self._gradients.after_step(added=adds_in_place(self._training.optimizer))
+        self._gradients.after_step(added=adds_in_place(self._training.optimizer))
 
     def after_report(self) -> None:
         """Compare them with the reports, and note the divisor of the step."""
         training = self._training
-        if training is None:
-            return
         noise, total = training.reported.get("noise"), training.reported.get("the sum")
         self._gradients.compare(
             training.step, noise, total, lambda *rows: training.explain("", list(rows[:2]), list(rows[2:]), True)
@@ -98,7 +89,7 @@ class ReportedGradients(Probe[GradientFacts]):
 
     def facts(self) -> GradientFacts | None:
         """None if no gradient was compared."""
-        if self._training is None or not self._gradients.steps:
+        if not self._gradients.steps:
             return None
         compared = self._gradients
         counts = {"steps": compared.steps, "summed": compared.summed, "different": compared.different}
@@ -110,10 +101,9 @@ class ReportedGradients(Probe[GradientFacts]):
         if facts is not None and facts.summed and run.internal is not None:
             changed = 0 if run.mapped_steps else facts.different  # the assumption gradient-map asks about mapped ones
             yield OTHERS.none_found(changed, f"sum and noise over a divisor, at {facts.summed} steps")
-        if run.header.source == "own-loop":
-            doubt = why_noise_unconfirmed(run)
-            text = f"; the recording does not confirm the reported noise in the gradients: {doubt}" if doubt else ""
-            yield stated("loop-reports", text, "unchecked" if doubt else "declared")
+        doubt = why_noise_unconfirmed(run)
+        text = f"; the recording does not confirm the reported noise in the gradients: {doubt}" if doubt else ""
+        yield stated("loop-reports", text, "unchecked" if doubt else "declared")
 
 
 def why_noise_unconfirmed(run: RecordedRun) -> str:

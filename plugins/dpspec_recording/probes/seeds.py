@@ -58,13 +58,13 @@ class Seeds(Probe[SeedFacts]):
     draws in another way: its generator is not compared.
     """
 
-    name, kind = "seeds", SeedFacts | None
+    name, kind, needs = "seeds", SeedFacts | None, "before_noise"
     lacks = Missing(condition="secret-randomness", subject="whether two generators have one seed")
 
     @staticmethod
     def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Opacus' optimizer always shows it."""
-        return header.source == "opacus"
+        """Each such training shows it."""
+        return True
 
     def __init__(self) -> None:
         self._optimizer: Any = None
@@ -76,8 +76,6 @@ class Seeds(Probe[SeedFacts]):
         import torch
 
         self._optimizer = training.private_optimizer
-        if self._optimizer is None:
-            return
         sampler = training.script_parts.sampler
         self._sampler = sampler.batches if sampler is not None and sampler.rate is not None else None
         self._public, self._default = _seed(torch.Generator()), torch.default_generator
@@ -85,8 +83,6 @@ class Seeds(Probe[SeedFacts]):
 
     def after_update(self) -> None:
         """Compare the seeds, which a script may change between steps."""
-        if self._optimizer is None:
-            return
         noise: Any = self._optimizer.generator or (self._default if self._on_host else None)
         batches: Any = None if self._sampler is None else self._sampler.generator or self._default
         seeds = _seed(noise), _seed(batches)
@@ -98,9 +94,9 @@ class Seeds(Probe[SeedFacts]):
                 generator.device.type == "cpu" for generator in (noise, batches) if _seed(generator) == self._public
             )
 
-    def facts(self) -> SeedFacts | None:
-        """None for a custom loop, whose generators are not known."""
-        return None if self._optimizer is None else SeedFacts(shared=self._shared, public=self._with_public)
+    def facts(self) -> SeedFacts:
+        """The steps until now. The generators of a custom loop are not known."""
+        return SeedFacts(shared=self._shared, public=self._with_public)
 
     @staticmethod
     def judge(facts: SeedFacts | None, run: RecordedRun) -> Iterator[Outcome]:

@@ -49,21 +49,16 @@ EDITED = Fault(
 class Sums(Probe[SumFacts]):
     """Compares the sums of audited steps between calls: code outside of clipping may not change them."""
 
-    name, kind = "sums", SumFacts | None
+    name, kind, needs = "sums", SumFacts | None, "before_sum"
     lacks = Missing(condition="clipping", subject="whether the clipped sums changed before the noise")
 
     @staticmethod
     def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Opacus' optimizer always shows it."""
-        return header.source == "opacus"
-
-    def __init__(self) -> None:
-        self._training: Training | None = None
+        """Each such training shows it."""
+        return True
 
     def start(self, training: Training) -> None:
         """Keep the parameters whose sums Opacus' optimizer makes."""
-        if training.private_optimizer is None:
-            return
         from dpspec_recording.fingerprints import Tally, TensorSnapshot
 
         self._training, self._parameters = training, list(training.private_optimizer.params)
@@ -72,8 +67,6 @@ class Sums(Probe[SumFacts]):
     def before_sum(self) -> None:
         """The first physical batch of a step finds no sum, a later one the sum that the one before left."""
         training = self._training
-        if training is None:
-            return
         if self._left.exists:
             self._compare()
         elif training.audits.audited and training.step.rows == UNSEEN and any(s is not None for s in self._sums()):
@@ -86,10 +79,9 @@ class Sums(Probe[SumFacts]):
 
     def before_noise(self) -> None:
         """The noise finds the sum that the last physical batch left."""
-        if self._training is not None:
-            if self._left.exists:
-                self._compare()
-            self._left.forget()
+        if self._left.exists:
+            self._compare()
+        self._left.forget()
 
     def _compare(self) -> None:
         self._compared += 1
@@ -98,12 +90,11 @@ class Sums(Probe[SumFacts]):
     def _sums(self) -> list[Any]:
         from dpspec_recording.sums.clipped_sums import summed_gradients
 
-        assert self._training is not None
         return summed_gradients(self._training.private_optimizer, self._parameters)
 
-    def facts(self) -> SumFacts | None:
-        """None for a custom loop."""
-        return None if self._training is None else SumFacts(compared=self._compared, edited=int(self._changed))
+    def facts(self) -> SumFacts:
+        """What was compared until now."""
+        return SumFacts(compared=self._compared, edited=int(self._changed))
 
     @staticmethod
     def judge(facts: SumFacts | None, run: RecordedRun) -> Iterator[Outcome]:

@@ -1,6 +1,6 @@
 """Whether a loss weights classes by the label counts of the records."""
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
@@ -16,8 +16,15 @@ RULE = Rule(
 )
 
 
-class ClassWeightsFromLabels(TrainingRule):
-    early = True
+@dataclass(frozen=True, kw_only=True)
+class ClassWeightFacts:
+    """The loss module, or the parameter, whose weights follow from the label counts; "" without."""
+
+    module: str
+
+
+class ClassWeightsFromLabels(TrainingRule[ClassWeightFacts]):
+    kind, early = ClassWeightFacts, True
 
     def __init__(self) -> None:
         self._hook: Any = None
@@ -63,14 +70,14 @@ class ClassWeightsFromLabels(TrainingRule):
             self._hook.remove()
             self._hook = None
 
-    def facts(self) -> Mapping[str, Any]:
-        return {"module": self._module[:60]}
+    def facts(self) -> ClassWeightFacts:
+        return ClassWeightFacts(module=self._module[:60])
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        if not facts["module"]:
+    def caution(facts: ClassWeightFacts, run: RuleRun) -> str:
+        if not facts.module:
             return ""
-        return f"Weights of {facts['module']} follow from the label counts of exactly these records."
+        return f"Weights of {facts.module} follow from the label counts of exactly these records."
 
 
 def _counts(labels: Any) -> Any:

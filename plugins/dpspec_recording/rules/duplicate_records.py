@@ -5,9 +5,11 @@ Records that nearly equal another one, as copies with noise do, raise a question
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
+from dpspec.json_records import Count
 from dpspec_recording.rules.memory_rows import tensors_of
 from dpspec_recording.rules.model_inputs import InputRule
 
@@ -27,12 +29,35 @@ _STEPS, _VALUES = 20.0, 4
 _INSPECTED, _NEAR = 16, 0.1
 
 
-class DuplicateRecords(InputRule):
-    early = True
+@dataclass(frozen=True, kw_only=True)
+class CopyFacts:
+    """Equal records.
+
+    Attributes:
+        rows: The number of records of a dataset in memory; 0 for others.
+        repeated: The number of different records among them that occur more than once.
+        most: The largest number of occurrences of a record.
+        inspected, near: Records that were compared with all others, and those with a near copy.
+        batches, with_copies: Inspected batches of other datasets, and those with equal records.
+        most_in_batch: The largest number of equal records in one batch.
+    """
+
+    rows: Count = 0
+    repeated: Count = 0
+    most: Count = 0
+    inspected: Count = 0
+    near: Count = 0
+    batches: Count = 0
+    with_copies: Count = 0
+    most_in_batch: Count = 0
+
+
+class DuplicateRecords(InputRule[CopyFacts]):
+    kind, early = CopyFacts, True
 
     def __init__(self) -> None:
         super().__init__()
-        self._facts: dict[str, Any] = {"rows": 0, "repeated": 0, "most": 0, "inspected": 0, "near": 0}
+        self._of_dataset = CopyFacts()
         self._input: Any = None
         self._random = random.SystemRandom()
         self._batches = self._with_copies = self._most_in_batch = 0
@@ -46,10 +71,17 @@ class DuplicateRecords(InputRule):
                 super().start(setup)
             return
         counts = _row_counts(tensors)
-        self._facts |= {"rows": int(counts.sum()), "repeated": int((counts > 1).sum()), "most": int(counts.max())}
+        inspected = near = 0
         if tensors[0].is_floating_point() and tensors[0][0].numel() >= _VALUES:
             chosen = self._random.sample(range(len(tensors[0])), min(_INSPECTED, len(tensors[0])))
-            self._facts |= {"inspected": len(chosen), "near": _near_copies(tensors[0], chosen)}
+            inspected, near = len(chosen), _near_copies(tensors[0], chosen)
+        self._of_dataset = CopyFacts(
+            rows=int(counts.sum()),
+            repeated=int((counts > 1).sum()),
+            most=int(counts.max()),
+            inspected=inspected,
+            near=near,
+        )
 
     def observe(self, inputs: Mapping[str, Any]) -> None:
         self._input = next(iter(inputs.values()), None)
@@ -67,22 +99,26 @@ class DuplicateRecords(InputRule):
             self._with_copies += most > 1
             self._most_in_batch = max(self._most_in_batch, most)
 
-    def facts(self) -> Mapping[str, Any]:
-        batches = {"batches": self._batches, "with_copies": self._with_copies, "most_in_batch": self._most_in_batch}
-        return {**self._facts, **batches}
+    def facts(self) -> CopyFacts:
+        return replace(
+            self._of_dataset,
+            batches=self._batches,
+            with_copies=self._with_copies,
+            most_in_batch=self._most_in_batch,
+        )
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        most, repeated = int(facts["most"]), int(facts["repeated"])
-        with_copies, most_in_batch = int(facts.get("with_copies", 0)), int(facts.get("most_in_batch", 0))
+    def caution(facts: CopyFacts, run: RuleRun) -> str:
+        most, repeated = facts.most, facts.repeated
         if most > max(1, run.group_size):
             occurs = f"each of {repeated} records occurs" if repeated > 1 else "one record occurs"
             times = f"up to {most} times" if repeated > 1 else f"{most} times"
-            return f"Of {int(facts['rows'])} rows, {occurs} {times}: --group-size {most} counts all copies."
-        if with_copies and most_in_batch > run.group_size:
+            return f"Of {facts.rows} rows, {occurs} {times}: --group-size {most} counts all copies."
+        if facts.with_copies and facts.most_in_batch > run.group_size:
             return (
-                f"In {with_copies} of {int(facts['batches'])} inspected batches, drawn records are equal, up to "
-                f"{most_in_batch} in one batch: does the dataset hold copies of a record? --group-size K counts them."
+                f"In {facts.with_copies} of {facts.batches} inspected batches, drawn records are equal, up to "
+                f"{facts.most_in_batch} in one batch: does the dataset hold copies of a record? --group-size K counts "
+                "them."
             )
         return ""
 

@@ -1,9 +1,9 @@
 """Whether a custom loop clips a sum or a mean of its records, and reports its norm for each record."""
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from dpspec.contract.rules import Rule, RuleRun, RuleStep, TrainingRule
+from dpspec.json_records import Count
 
 RULE = Rule(
     name="equal-norms",
@@ -19,8 +19,19 @@ RULE = Rule(
 _BATCHES, _SHARE, _DIFFERENT, _APART = 20, 0.9, 10, 1e-4
 
 
-class EqualNorms(TrainingRule):
+@dataclass(frozen=True, kw_only=True)
+class EqualNormsFacts:
+    """Batches with norms below the clip norm, those with equal norms, and the number of different ones."""
+
+    batches: Count
+    equal: Count
+    different: Count
+
+
+class EqualNorms(TrainingRule[EqualNormsFacts]):
     """Norms at the clip norm do not count: they are equal if all gradients of a batch are longer."""
+
+    kind = EqualNormsFacts
 
     def __init__(self) -> None:
         self._batches = self._equal = 0
@@ -37,12 +48,11 @@ class EqualNorms(TrainingRule):
             self._equal += 1
             self._norms.add(round(high / step.clip_norm / _APART))
 
-    def facts(self) -> Mapping[str, Any]:
-        return {"batches": self._batches, "equal": self._equal, "different": len(self._norms)}
+    def facts(self) -> EqualNormsFacts:
+        return EqualNormsFacts(batches=self._batches, equal=self._equal, different=len(self._norms))
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        batches, equal = int(facts["batches"]), int(facts["equal"])
-        if batches < _BATCHES or equal < _SHARE * batches or int(facts["different"]) < _DIFFERENT:
+    def caution(facts: EqualNormsFacts, run: RuleRun) -> str:
+        if facts.batches < _BATCHES or facts.equal < _SHARE * facts.batches or facts.different < _DIFFERENT:
             return ""
-        return f"In {equal} of {batches} batches all contributions have one norm, below the clip norm."
+        return f"In {facts.equal} of {facts.batches} batches all contributions have one norm, below the clip norm."

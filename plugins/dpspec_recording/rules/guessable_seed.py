@@ -4,6 +4,7 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
@@ -43,8 +44,23 @@ RULE = Rule(
 )
 
 
-class GuessableSeed(TrainingRule):
-    early = True
+@dataclass(frozen=True, kw_only=True)
+class GuessableSeeds:
+    """Guessable seeds from which noise or batches follow.
+
+    Attributes:
+        noise, batches: Of generators of torch.
+        loop_noise, loop_batches: By the kind of generator, of other generators of a custom loop.
+    """
+
+    noise: tuple[int, ...]
+    batches: tuple[int, ...]
+    loop_noise: Mapping[str, int]
+    loop_batches: Mapping[str, int]
+
+
+class GuessableSeed(TrainingRule[GuessableSeeds]):
+    kind, early = GuessableSeeds, True
 
     def __init__(self) -> None:
         self._private: Any = None
@@ -93,18 +109,22 @@ class GuessableSeed(TrainingRule):
         device = self._private.params[0].device
         return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
 
-    def facts(self) -> Mapping[str, Any]:
-        batches = {"batches": list(self._batches), "members": dict(self._members)}
-        return {"torch": list(self._torch), "host": dict(self._host), **batches}
+    def facts(self) -> GuessableSeeds:
+        return GuessableSeeds(
+            noise=tuple(self._torch),
+            batches=tuple(self._batches),
+            loop_noise=dict(self._host),
+            loop_batches=dict(self._members),
+        )
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        seeds = [f"torch.manual_seed({int(seed)})" for seed in facts["torch"]]
-        seeds += _code(facts["host"])
+    def caution(facts: GuessableSeeds, run: RuleRun) -> str:
+        seeds = [f"torch.manual_seed({seed})" for seed in facts.noise]
+        seeds += _code(facts.loop_noise)
         consequence = "An adversary who knows the script can recompute the noise."
         if not seeds:
-            seeds = [f"torch.manual_seed({int(seed)})" for seed in facts.get("batches", ())]
-            seeds += _code(facts.get("members", {}))
+            seeds = [f"torch.manual_seed({seed})" for seed in facts.batches]
+            seeds += _code(facts.loop_batches)
             consequence = "An adversary who knows the script can recompute the batches: sampling amplifies nothing."
         if not seeds:
             return ""
@@ -113,8 +133,8 @@ class GuessableSeed(TrainingRule):
         return f"{named} {state} of a generator of the training. {consequence}"
 
 
-def _code(seeds: Mapping[str, Any]) -> list[str]:
-    return [_OWN.get(name, f"{name}.seed({{}})").format(int(seed)) for name, seed in sorted(seeds.items())]
+def _code(seeds: Mapping[str, int]) -> list[str]:
+    return [_OWN.get(name, f"{name}.seed({{}})").format(seed) for name, seed in sorted(seeds.items())]
 
 
 def _drawing_sampler(loader: Any) -> Any:

@@ -1,9 +1,10 @@
 """Whether the script loads weights into the model within the block, such as earlier ones."""
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.json_records import Count
 from dpspec_recording.model_hook import suppressed
 
 #: The number of saved states that loaded ones are compared with, and of calls that are observed.
@@ -18,11 +19,41 @@ RULE = Rule(
 )
 
 
-class LoadedWeights(TrainingRule):
+@dataclass(frozen=True, kw_only=True)
+class WeightChange:
+    """A load that changed the weights.
+
+    Attributes:
+        step: The last one before the load.
+        origin: The step after which the loaded weights were saved; None for weights of another source.
+    """
+
+    step: Count
+    origin: Count | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadFacts:
+    """Loads of weights within the block.
+
+    Attributes:
+        loads: Their number.
+        changed: The number of those that changed the weights.
+        changes: The first of these.
+    """
+
+    loads: Count
+    changed: Count
+    changes: tuple[WeightChange, ...]
+
+
+class LoadedWeights(TrainingRule[LoadFacts]):
     """Compares the weights after a step with those before the next one, if ``load_state_dict`` was called in between.
 
     A script may load an average for an evaluation and then go back: only weights with which it trains on count.
     """
+
+    kind = LoadFacts
 
     def __init__(self) -> None:
         self._undo: list[Any] = []
@@ -32,8 +63,7 @@ class LoadedWeights(TrainingRule):
         self._before: list[Any] = []  # the weights before the first load since the last step
         self._before_step: Any = None
         self._steps = self._loads = self._calls = 0
-        #: [the last step before the load, the step of the loaded weights or -1], of each change.
-        self._changes: list[list[int]] = []
+        self._changes: list[WeightChange] = []
 
     def start(self, setup: RuleSetup) -> None:
         from torch import nn
@@ -85,20 +115,20 @@ class LoadedWeights(TrainingRule):
             self._before_step.remove()
             self._before_step = None
         if before and bool(differ(before, now := self._fingerprints())):
-            origin = max((step for step, saved in self._saved if not bool(differ(saved, now))), default=-1)
+            origin = max((step for step, saved in self._saved if not bool(differ(saved, now))), default=None)
             if origin != self._steps:
-                self._changes.append([self._steps, origin])
+                self._changes.append(WeightChange(step=self._steps, origin=origin))
 
-    def facts(self) -> Mapping[str, Any]:
-        return {"loads": self._loads, "changes": self._changes[:20], "changed": len(self._changes)}
+    def facts(self) -> LoadFacts:
+        return LoadFacts(loads=self._loads, changed=len(self._changes), changes=tuple(self._changes[:20]))
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        changes: Sequence[Sequence[int]] = facts["changes"]
-        if not changes:
+    def caution(facts: LoadFacts, run: RuleRun) -> str:
+        if not facts.changes:
             return ""
-        step, origin = next((change for change in changes if change[1] >= 0), changes[0])
-        number = int(facts["changed"])
+        named = next((change for change in facts.changes if change.origin is not None), facts.changes[0])
+        number = facts.changed
         loads = f"load_state_dict changed the weights {'once' if number == 1 else f'{number} times'} within the block"
-        source = f"to the weights after step {int(origin)}" if origin >= 0 else "to weights of another source"
-        return f"{loads}, after step {int(step)} {source}: did a loss on the records choose them?"
+        is_earlier = named.origin is not None
+        source = f"to the weights after step {named.origin}" if is_earlier else "to weights of another source"
+        return f"{loads}, after step {named.step} {source}: did a loss on the records choose them?"

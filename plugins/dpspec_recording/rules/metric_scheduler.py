@@ -1,10 +1,11 @@
 """Whether the learning rate follows a metric."""
 
 import gc
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+from dpspec.json_records import Count
 
 RULE = Rule(
     name="metric-scheduler",
@@ -15,8 +16,15 @@ RULE = Rule(
 )
 
 
-class MetricScheduler(TrainingRule):
-    early = True
+@dataclass(frozen=True, kw_only=True)
+class SchedulerFacts:
+    """The largest number of schedulers of the optimizer that follow a metric."""
+
+    schedulers: Count
+
+
+class MetricScheduler(TrainingRule[SchedulerFacts]):
+    kind, early = SchedulerFacts, True
 
     def __init__(self) -> None:
         self._optimizers: list[Any] = []
@@ -45,11 +53,11 @@ class MetricScheduler(TrainingRule):
         number = len({id(candidate) for candidate in referrers if issubclass(type(candidate), ReduceLROnPlateau)})
         self._most_schedulers = max(self._most_schedulers, number)
 
-    def facts(self) -> Mapping[str, Any]:
-        return {"schedulers": self._most_schedulers}
+    def facts(self) -> SchedulerFacts:
+        return SchedulerFacts(schedulers=self._most_schedulers)
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        if not facts["schedulers"]:
+    def caution(facts: SchedulerFacts, run: RuleRun) -> str:
+        if not facts.schedulers:
             return ""
         return "The learning rate follows a metric (ReduceLROnPlateau), such as a loss: is it computed on public data?"

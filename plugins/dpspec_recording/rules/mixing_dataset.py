@@ -10,11 +10,12 @@ import contextlib
 import copy
 import random
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+from dpspec.json_records import Count
 
 RULE = Rule(
     name="mixing-dataset",
@@ -35,11 +36,22 @@ _LARGER = 3.0
 _SCALE = 1.5
 
 
-class MixingDataset(TrainingRule):
+@dataclass(frozen=True, kw_only=True)
+class MixingFacts:
+    """Records that were read again from the dataset of this class, and those that depend on the values of others."""
+
+    read: Count = 0
+    mixed: Count = 0
+    dataset: str = ""
+
+
+class MixingDataset(TrainingRule[MixingFacts]):
+    kind = MixingFacts
+
     def __init__(self) -> None:
         self._loader: Any = None
         self._copies: list[Any] = []
-        self._facts: dict[str, Any] = {"read": 0, "mixed": 0, "dataset": ""}
+        self._facts = MixingFacts()
 
     def start(self, setup: RuleSetup) -> None:
         """Copy the dataset without its records: it may compute statistics at its first record."""
@@ -56,23 +68,22 @@ class MixingDataset(TrainingRule):
         for dataset in (*copies, *_datasets(loader)):
             with contextlib.suppress(Exception):  # the dataset cannot be read
                 read, mixed = mixed_records(dataset)
-                if mixed or read > self._facts["read"]:
-                    self._facts = {"read": read, "mixed": mixed, "dataset": type(dataset).__name__[:60]}
-            if self._facts["mixed"]:
+                if mixed or read > self._facts.read:
+                    self._facts = MixingFacts(read=read, mixed=mixed, dataset=type(dataset).__name__[:60])
+            if self._facts.mixed:
                 return
 
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> MixingFacts:
         return self._facts
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        read, mixed = int(facts["read"]), int(facts["mixed"])
-        if not mixed:
+    def caution(facts: MixingFacts, run: RuleRun) -> str:
+        if not facts.mixed:
             return ""
         return (
-            f"{mixed} of {read} records that were read again from {facts['dataset']} have other values if other "
-            "records of the dataset change: __getitem__ mixes records, uses their statistics, or keeps a state of "
-            "those that it read before."
+            f"{facts.mixed} of {facts.read} records that were read again from {facts.dataset} have other values if "
+            "other records of the dataset change: __getitem__ mixes records, uses their statistics, or keeps a state "
+            "of those that it read before."
         )
 
 

@@ -3,9 +3,11 @@
 import contextlib
 import random
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.json_records import Count
 from dpspec_recording.model_hook import suppressed
 from dpspec_recording.rules.memory_rows import tensors_of
 
@@ -43,6 +45,9 @@ CHANGED_INPUTS = Rule(
 )
 
 
+F = TypeVar("F")
+
+
 def _tensors(args: Any, kwargs: Any) -> dict[str, Any]:
     import torch
 
@@ -50,7 +55,7 @@ def _tensors(args: Any, kwargs: Any) -> dict[str, Any]:
     return {name: value for name, value in named.items() if isinstance(value, torch.Tensor) and value.dim() >= 1}
 
 
-class InputRule(TrainingRule):
+class InputRule(TrainingRule[F]):
     """A forward pre-hook on the model, for passes in training mode with gradients.
 
     Attributes:
@@ -83,7 +88,33 @@ class InputRule(TrainingRule):
             self._hook = None
 
 
-class VaryingPadding(InputRule):
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """Several widths: the smallest, the largest, and their number."""
+
+    low: Count
+    high: Count
+    number: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddingFacts:
+    """Widths that differ; None of equal ones.
+
+    Attributes:
+        inputs: Of the inputs of the model, or of the layer.
+        layer: The name of the layer whose inputs have these widths; "" for the model.
+        collated: Of records that the loader collates one at a time; their number is that of the records.
+    """
+
+    inputs: Widths | None
+    layer: str
+    collated: Widths | None
+
+
+class VaryingPadding(InputRule[PaddingFacts]):
+    kind = PaddingFacts
+
     def __init__(self) -> None:
         super().__init__()
         self._waiting: list[dict[str, tuple[int, ...]]] = []
@@ -91,7 +122,7 @@ class VaryingPadding(InputRule):
         #: By input, the axes whose size was the number of drawn records in each pass.
         self._batch_axes: dict[str, set[int]] = {}
         self._loader: Any = None
-        self._collated_widths: list[int] = []
+        self._collated_widths: Widths | None = None
         self._layer_hooks: list[Any] = []
         self._layer_inputs: dict[str, tuple[int, ...]] = {}  # in the current step
         self._layer_shapes: dict[str, set[tuple[int, ...]]] = {}
@@ -157,37 +188,37 @@ class VaryingPadding(InputRule):
                     if len(self._shapes.setdefault(name, set())) < 1000:
                         self._shapes[name].add(shape)
 
-    def facts(self) -> Mapping[str, Any]:
-        widths: list[int] = []
+    def facts(self) -> PaddingFacts:
+        widths: Widths | None = None
         for name, shapes in self._shapes.items():
             batch = 1 if self._batch_axes[name] == {1} else 0
             ranks = {len(shape) for shape in shapes}
             for axis in range(min(ranks)) if len(ranks) == 1 else ():
                 sizes = {shape[axis] for shape in shapes}
                 if axis != batch and len(sizes) > 1:
-                    widths = [min(sizes), max(sizes), len(sizes)]
+                    widths = Widths(low=min(sizes), high=max(sizes), number=len(sizes))
         layer = ""
-        for name, layer_shapes in self._layer_shapes.items() if not widths else ():
+        for name, layer_shapes in self._layer_shapes.items() if widths is None else ():
             sizes = next(filter(lambda sizes: len(sizes) > 1, map(set, zip(*layer_shapes, strict=False))), set())
             if sizes and len({len(shape) for shape in layer_shapes}) == 1 and not layer:
-                layer, widths = name[:60], [min(sizes), max(sizes), len(sizes)]
-        return {"widths": widths, "layer": layer, "collated": self._collated_widths}
+                layer, widths = name[:60], Widths(low=min(sizes), high=max(sizes), number=len(sizes))
+        return PaddingFacts(inputs=widths, layer=layer, collated=self._collated_widths)
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        if not facts["widths"] and not facts.get("collated"):
+    def caution(facts: PaddingFacts, run: RuleRun) -> str:
+        widths = facts.inputs or facts.collated
+        if widths is None:
             return ""
-        if facts.get("layer"):
-            low, high, number = map(int, facts["widths"])
-            return (
-                f"In the first steps, the input of layer {facts['layer']} has {number} widths, {low} to {high}: does "
-                "the longest record of a batch set the width of the others?"
-            )
-        low, high, number = map(int, facts["widths"] or facts["collated"])
-        if not facts["widths"]:
+        low, high, number = widths.low, widths.high, widths.number
+        if facts.inputs is None:
             return (
                 f"Collated one at a time, {number} records have widths {low} to {high}: does the longest record of a "
                 "batch set the padding of the others?"
+            )
+        if facts.layer:
+            return (
+                f"In the first steps, the input of layer {facts.layer} has {number} widths, {low} to {high}: does "
+                "the longest record of a batch set the width of the others?"
             )
         return (
             f"The model's input has {number} widths, {low} to {high}: does the longest record of a batch set the "
@@ -219,13 +250,13 @@ def _collated(loader: Any) -> tuple[list[Any], list[Any]]:
     return alone, together
 
 
-def _collated_widths(loader: Any) -> list[int]:
-    """Return [smallest width, largest width, number] of records that the loader collates one at a time; [] if equal."""
+def _collated_widths(loader: Any) -> Widths | None:
+    """The widths of records that the loader collates one at a time; None if they are equal."""
     for tensors in zip(*_collated(loader)[0], strict=True):
         for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True):
             if len(set(sizes)) > 1:
-                return [min(sizes), max(sizes), len(sizes)]
-    return []
+                return Widths(low=min(sizes), high=max(sizes), number=len(sizes))
+    return None
 
 
 def _is_mixed_by_collate(loader: Any) -> bool:
@@ -248,8 +279,25 @@ def _holds(rows: Any, row: Any) -> bool:
     return bool(((rows.double() - row.double()).abs() <= tolerance).flatten(1).all(1).any())
 
 
-class ChangedInputs(InputRule):
-    early = True
+@dataclass(frozen=True, kw_only=True)
+class InputFacts:
+    """Inputs of the model that are not the drawn records.
+
+    Attributes:
+        inspected, mixed: Rows of the inputs, and those that are mixtures of two records.
+        batches, centered: Batches, and those whose inputs have mean 0.
+        collated: Whether a record has other values if it is collated with others.
+    """
+
+    inspected: Count
+    mixed: Count
+    batches: Count
+    centered: Count
+    collated: bool
+
+
+class ChangedInputs(InputRule[InputFacts]):
+    kind, early = InputFacts, True
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,21 +345,24 @@ class ChangedInputs(InputRule):
             self._inspected += 1
             self._mixed += _is_mixture(input_rows[row_index], drawn, row_index)
 
-    def facts(self) -> Mapping[str, Any]:
-        counts = {"batches": self._batches, "centered": self._centered}
-        return {"inspected": self._inspected, "mixed": self._mixed, **counts, "collated": self._collated}
+    def facts(self) -> InputFacts:
+        return InputFacts(
+            inspected=self._inspected,
+            mixed=self._mixed,
+            batches=self._batches,
+            centered=self._centered,
+            collated=self._collated,
+        )
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        mixed, inspected = int(facts["mixed"]), int(facts["inspected"])
-        if mixed:
-            return (
-                f"{mixed} of {inspected} inspected rows of the model's input are mixtures of two records of the batch."
-            )
-        centered, batches = int(facts.get("centered", 0)), int(facts.get("batches", 0))
-        if centered >= 2:
-            return f"In {centered} of {batches} inspected batches the model's inputs have mean 0 over the batch."
-        if facts.get("collated"):
+    def caution(facts: InputFacts, run: RuleRun) -> str:
+        if facts.mixed:
+            rows = f"{facts.mixed} of {facts.inspected} inspected rows of the model's input"
+            return f"{rows} are mixtures of two records of the batch."
+        if facts.centered >= 2:
+            batches = f"{facts.centered} of {facts.batches} inspected batches"
+            return f"In {batches} the model's inputs have mean 0 over the batch."
+        if facts.collated:
             return "Collated together, records have other values than alone: does collate_fn mix records?"
         return ""
 

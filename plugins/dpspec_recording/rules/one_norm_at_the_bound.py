@@ -1,9 +1,9 @@
 """Whether gradients are scaled by the largest norm of their batch instead of each by its own."""
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from dpspec.contract.rules import Rule, RuleRun, RuleStep, TrainingRule
+from dpspec.json_records import Count
 
 RULE = Rule(
     name="one-norm-at-the-bound",
@@ -14,7 +14,17 @@ RULE = Rule(
 )
 
 
-class OneNormAtTheBound(TrainingRule):
+@dataclass(frozen=True, kw_only=True)
+class OneNormFacts:
+    """Batches of at least three norms, and those in which exactly one norm is the clip norm."""
+
+    batches: Count
+    single: Count
+
+
+class OneNormAtTheBound(TrainingRule[OneNormFacts]):
+    kind = OneNormFacts
+
     def __init__(self) -> None:
         self._batches = self._single = 0
 
@@ -26,12 +36,11 @@ class OneNormAtTheBound(TrainingRule):
         self._batches += 1
         self._single += int((np.abs(step.norms / step.clip_norm - 1.0) < 1e-5).sum() == 1)
 
-    def facts(self) -> Mapping[str, Any]:
-        return {"batches": self._batches, "single": self._single}
+    def facts(self) -> OneNormFacts:
+        return OneNormFacts(batches=self._batches, single=self._single)
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        batches, single = int(facts["batches"]), int(facts["single"])
-        if batches < 20 or single < 0.9 * batches:
+    def caution(facts: OneNormFacts, run: RuleRun) -> str:
+        if facts.batches < 20 or facts.single < 0.9 * facts.batches:
             return ""
-        return f"In {single} of {batches} batches exactly one norm, the largest, equals the clip norm."
+        return f"In {facts.single} of {facts.batches} batches exactly one norm, the largest, equals the clip norm."

@@ -2,9 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
+from dpspec.json_records import Count
 from dpspec_recording.rules.memory_rows import attributes_with_rows, tensors_of
 from dpspec_recording.rules.model_inputs import InputRule
 
@@ -26,8 +28,15 @@ _FEWEST_REAL, _FEWEST_INTEGERS = 4, 8
 _MOST_NUMBERS = 2**26
 
 
-class RecordsInModel(InputRule):
-    early = True
+@dataclass(frozen=True, kw_only=True)
+class HeldRecords:
+    """By the kind and name of a tensor of the model, the number of its rows that are records."""
+
+    held: Mapping[str, Count]
+
+
+class RecordsInModel(InputRule[HeldRecords]):
+    kind, early = HeldRecords, True
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,15 +80,14 @@ class RecordsInModel(InputRule):
                     label = f"{kind} {name}"[:100]
                     self._held[label] = max(self._held.get(label, 0), count)
 
-    def facts(self) -> Mapping[str, Any]:
-        return {"held": dict(sorted(self._held.items())[:_MOST_NAMES])}
+    def facts(self) -> HeldRecords:
+        return HeldRecords(held=dict(sorted(self._held.items())[:_MOST_NAMES]))
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
-        counts: Mapping[str, int] = facts["held"]
-        if not counts:
+    def caution(facts: HeldRecords, run: RuleRun) -> str:
+        if not facts.held:
             return ""
-        phrases = [f"{name} holds {int(count)} row{'' if count == 1 else 's'}" for name, count in counts.items()]
+        phrases = [f"{name} holds {count} row{'' if count == 1 else 's'}" for name, count in facts.held.items()]
         omitted = f" and {len(phrases) - 3} more" if len(phrases) > 3 else ""
         text = f"{', '.join(phrases[:3])}{omitted} of the dataset: is the model that you release a copy of records?"
         return text[:1].upper() + text[1:]

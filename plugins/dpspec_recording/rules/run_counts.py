@@ -23,7 +23,7 @@ LARGE_DELTA = Rule(
 )
 
 
-class LargeDelta(TrainingRule):
+class LargeDelta(TrainingRule[Mapping[str, Any]]):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         return "" if run.records is None else rules.large_delta(run.delta, run.records)
@@ -38,7 +38,7 @@ EMPTY_BATCH_SKIPPED = Rule(
 )
 
 
-class EmptyBatchSkipped(TrainingRule):
+class EmptyBatchSkipped(TrainingRule[Mapping[str, Any]]):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         if run.records is None or run.rate is None or run.empty_steps != 0:
@@ -68,7 +68,7 @@ BATCHES_UNUSED = Rule(
 )
 
 
-class BatchesUnused(TrainingRule):
+class BatchesUnused(TrainingRule[Mapping[str, Any]]):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         if run.own_loop or run.drawn_batches is None or run.used_batches is None or run.passed_over is None:
@@ -88,7 +88,7 @@ OWN_LOOP_SKIPS = Rule(
 )
 
 
-class OwnLoopSkips(TrainingRule):
+class OwnLoopSkips(TrainingRule[Mapping[str, Any]]):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         if not run.own_loop or run.drawn_batches is None or run.drawn_batches <= run.steps:
@@ -105,7 +105,7 @@ MORE_ROWS = Rule(
 )
 
 
-class MoreRows(TrainingRule):
+class MoreRows(TrainingRule[Mapping[str, Any]]):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         rows, drawn = run.gradient_rows, run.drawn_records
@@ -123,7 +123,7 @@ ZERO_GRADIENT_ROWS = Rule(
 )
 
 
-class ZeroGradientRows(TrainingRule):
+class ZeroGradientRows(TrainingRule[Mapping[str, Any]]):
     @staticmethod
     def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
         zero, steps = run.zero_quarter_steps, run.norm_steps

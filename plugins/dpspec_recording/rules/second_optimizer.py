@@ -5,10 +5,11 @@ or its loss does.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.json_records import Count
 from dpspec_recording.model_hook import suppressed
 from dpspec_recording.rules.memory_rows import attributes_with_rows, is_row_of, tensors_of
 
@@ -28,20 +29,38 @@ RULE = Rule(
 )
 
 
-def others_stepped(facts: object) -> bool:
-    """Whether another optimizer stepped while the training was recorded, by the facts of the rule; also if unknown."""
-    return not isinstance(facts, Mapping) or bool(facts.get("others", True))
+@dataclass(frozen=True, kw_only=True)
+class OtherOptimizer:
+    """An optimizer of this class, and the numbers of its tensors in the model and outside it, and of its steps."""
+
+    name: str
+    inside: Count
+    outside: Count
+    steps: Count
 
 
-def changes_model(facts: Mapping[str, Any]) -> bool:
-    """Whether another optimizer has tensors of the recorded model, by the facts of the rule."""
-    listed = facts.get("others")
-    rows = [row for row in listed if isinstance(row, Sequence)] if isinstance(listed, Sequence) else []
-    return any(len(row) == 4 and row[1] for row in rows)
+@dataclass(frozen=True, kw_only=True)
+class OtherOptimizers:
+    """Optimizers that stepped in the block, and what they may have read.
+
+    Attributes:
+        others: The first of them.
+        readers: The classes of modules with their tensors that read records.
+        before_steps: The number of their steps before which the recorded model read records.
+    """
+
+    others: tuple[OtherOptimizer, ...]
+    readers: tuple[str, ...]
+    before_steps: Count
+
+    @property
+    def changes_model(self) -> bool:
+        """Whether one of them has tensors of the recorded model."""
+        return any(other.inside > 0 for other in self.others)
 
 
-class SecondOptimizer(TrainingRule):
-    early = True
+class SecondOptimizer(TrainingRule[OtherOptimizers]):
+    kind, early = OtherOptimizers, True
 
     def __init__(self) -> None:
         self._hook: Any = None
@@ -84,32 +103,36 @@ class SecondOptimizer(TrainingRule):
         if self._inputs is not None:
             self._inputs.read_by_model = False
 
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> OtherOptimizers:
         inputs = self._inputs
-        return {
-            "others": [[type(optimizer).__name__[:60], *counts] for optimizer, *counts in self._steps.values()],
-            "readers": [] if inputs is None else [name[:60] for name in inputs.readers],
-            "before_steps": 0 if inputs is None else inputs.other_steps,
-        }
+        return OtherOptimizers(
+            others=tuple(
+                OtherOptimizer(name=type(optimizer).__name__[:60], inside=inside, outside=outside, steps=steps)
+                for optimizer, inside, outside, steps in self._steps.values()
+            ),
+            readers=() if inputs is None else tuple(name[:60] for name in inputs.readers),
+            before_steps=0 if inputs is None else inputs.other_steps,
+        )
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+    def caution(facts: OtherOptimizers, run: RuleRun) -> str:
         texts, end = [], "."
-        kinds = Counter(map(tuple, facts["others"])).items()  # the model's first, as three are printed
-        for (name, inside, outside, steps), optimizers in sorted(kinds, key=lambda kind: not kind[0][1]):
-            if run.own_loop and not inside and optimizers >= _MOST_OPTIMIZERS:
+        kinds = Counter(facts.others).items()
+        # the model's first, as three are printed
+        for other, optimizers in sorted(kinds, key=lambda kind: not kind[0].inside):
+            if run.own_loop and not other.inside and optimizers >= _MOST_OPTIMIZERS:
                 continue  # of clients, whose clipped changes are the contributions of a federated training
-            targets = [f"{int(inside)} tensors of the model"] if inside else []
-            targets += [f"{int(outside)} tensors outside the model"] if outside else []
-            stepped = f"{int(steps)} time{'' if steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
+            targets = [f"{other.inside} tensors of the model"] if other.inside else []
+            targets += [f"{other.outside} tensors outside the model"] if other.outside else []
+            stepped = f"{other.steps} time{'' if other.steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
             number = f"at least {optimizers}" if optimizers >= _MOST_OPTIMIZERS else str(optimizers)
-            who = f"another optimizer ({name})" if optimizers == 1 else f"{number} other optimizers ({name})"
-            texts.append(f"{who} stepped {stepped} on {' and '.join(targets) or 'nothing'}")
-        if texts and (readers := ", ".join(map(str, facts.get("readers", ())))):
+            who = "another optimizer" if optimizers == 1 else f"{number} other optimizers"
+            texts.append(f"{who} ({other.name}) stepped {stepped} on {' and '.join(targets) or 'nothing'}")
+        if texts and (readers := ", ".join(facts.readers)):
             texts = [*texts[:2], f"{readers} outside the model read records of the dataset, which its tensors may show"]
-        elif texts and (steps := int(facts.get("before_steps", 0))):
+        elif texts and facts.before_steps:
             between = "the model read records of the dataset between a private step and"
-            texts = [*texts[:2], f"{between} {steps} of these steps: does their loss depend on records"]
+            texts = [*texts[:2], f"{between} {facts.before_steps} of these steps: does their loss depend on records"]
             end = "?"
         text = "; ".join(texts[:3])
         return f"{text[:1].upper()}{text[1:]}{end}" if text else ""

@@ -1,9 +1,11 @@
 """Whether features were scaled by constants of exactly these records."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
+from dpspec.json_records import Count
 from dpspec_recording.rules.memory_rows import attributes_with_rows, tensors_of
 from dpspec_recording.rules.model_inputs import InputRule
 
@@ -35,12 +37,29 @@ _SCALINGS = {
 }
 
 
-class StandardizedFeatures(InputRule):
-    early = True
+@dataclass(frozen=True, kw_only=True)
+class ScalingFacts:
+    """Constants of exactly these records.
+
+    Attributes:
+        columns: The number of columns of the features.
+        scaled: By the name of a scaling, the number of columns that have its constants.
+        channels: The number of standardized channels of images.
+        targets: The scaling of the targets; "" without.
+    """
+
+    columns: Count = 0
+    scaled: Mapping[str, Count] = field(default_factory=dict)
+    channels: Count = 0
+    targets: str = ""
+
+
+class StandardizedFeatures(InputRule[ScalingFacts]):
+    kind, early = ScalingFacts, True
 
     def __init__(self) -> None:
         super().__init__()
-        self._facts: dict[str, Any] = {"columns": 0, "channels": 0, "targets": ""}
+        self._facts = ScalingFacts()
         self._attributes: list[Any] = []
         self._input: Any = None
 
@@ -75,28 +94,30 @@ class StandardizedFeatures(InputRule):
             counts = {name: int(scaled.sum()) for name, scaled in _scaled(rows).items()}
             counts["centered"] *= 2 * counts["centered"] >= rows.shape[1]  # the mean of one column may be 0
             counts["uncorrelated"] = _uncorrelated(rows)
-            self._facts |= {"columns": rows.shape[1], **counts}
+            channels = 0
             if features.dim() == 4:
-                channels = features.double().transpose(0, 1).flatten(1).T
-                self._facts["channels"] = int(_is_standardized(channels).sum())
+                of_channels = features.double().transpose(0, 1).flatten(1).T
+                channels = int(_is_standardized(of_channels).sum())
+            self._facts = replace(self._facts, columns=rows.shape[1], scaled=counts, channels=channels)
         if len(tensors) > 1 and last.is_floating_point() and last.numel() == len(last):
             targets = _scaled(last.reshape(-1, 1).double())
-            self._facts["targets"] = next((name for name, scaled in targets.items() if bool(scaled)), "")
+            scaling = next((name for name, scaled in targets.items() if bool(scaled)), "")
+            self._facts = replace(self._facts, targets=scaling)
 
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> ScalingFacts:
         return self._facts
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+    def caution(facts: ScalingFacts, run: RuleRun) -> str:
         phrases = [
-            f"{int(facts[name])} of {int(facts['columns'])} columns have {constants} over exactly these records"
+            f"{facts.scaled[name]} of {facts.columns} columns have {constants} over exactly these records"
             for name, constants in _SCALINGS.items()
-            if facts.get(name)
+            if facts.scaled.get(name)
         ]
-        if facts.get("channels") and not phrases:
+        if facts.channels and not phrases:
             phrases.append("channels of the images have mean 0 and deviation 1 over exactly these records")
-        if facts.get("targets") in _SCALINGS:
-            phrases.append(f"targets have {_SCALINGS[facts['targets']]} over exactly these records")
+        if facts.targets in _SCALINGS:
+            phrases.append(f"targets have {_SCALINGS[facts.targets]} over exactly these records")
         text = "; ".join(phrases)
         return f"{text[:1].upper()}{text[1:]}: were the constants of the scaling computed from them?" if text else ""
 

@@ -1,9 +1,9 @@
 """Whether the model was trained before the recording began."""
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+from dpspec.json_records import Count
 
 #: Writes to a parameter after which an initialization, or a loaded state, does not explain them.
 _WRITES = 10
@@ -17,11 +17,26 @@ RULE = Rule(
 )
 
 
-class TrainedBefore(TrainingRule):
-    early = True
+@dataclass(frozen=True, kw_only=True)
+class EarlierTraining:
+    """Traces of a training before the block.
+
+    Attributes:
+        writes: The smallest number of writes to a trained parameter.
+        has_state: Whether the optimizer has state.
+        is_wrapped: Whether ``make_private`` wrapped the optimizer twice.
+    """
+
+    writes: Count = 0
+    has_state: bool = False
+    is_wrapped: bool = False
+
+
+class TrainedBefore(TrainingRule[EarlierTraining]):
+    kind, early = EarlierTraining, True
 
     def __init__(self) -> None:
-        self._facts: dict[str, Any] = {"writes": 0, "state": False, "gradients": 0, "wrapped": False}
+        self._facts = EarlierTraining()
 
     def start(self, setup: RuleSetup) -> None:
         if setup.resumes or not hasattr(setup.model, "parameters"):
@@ -29,24 +44,23 @@ class TrainedBefore(TrainingRule):
         from dpspec_recording.watching.optimizer_updates import is_fresh
 
         trained = [p for p in setup.model.parameters() if p.requires_grad]
-        self._facts = {
-            "writes": min((int(p._version) for p in trained), default=0),
-            "state": setup.optimizer is not None and not is_fresh(setup.optimizer),
-            "gradients": sum(p.grad is not None for p in trained),
-            "wrapped": hasattr(setup.optimizer, "original_optimizer"),
-        }
+        self._facts = EarlierTraining(
+            writes=min((int(p._version) for p in trained), default=0),
+            has_state=setup.optimizer is not None and not is_fresh(setup.optimizer),
+            is_wrapped=hasattr(setup.optimizer, "original_optimizer"),
+        )
 
-    def facts(self) -> Mapping[str, Any]:
+    def facts(self) -> EarlierTraining:
         return self._facts
 
     @staticmethod
-    def caution(facts: Mapping[str, Any], run: RuleRun) -> str:
+    def caution(facts: EarlierTraining, run: RuleRun) -> str:
         texts = []
-        if facts["writes"] >= _WRITES:
-            texts.append(f"each trained parameter was written at least {int(facts['writes'])} times before the block")
-        if facts["state"]:
+        if facts.writes >= _WRITES:
+            texts.append(f"each trained parameter was written at least {facts.writes} times before the block")
+        if facts.has_state:
             texts.append("the optimizer had state before the block")
-        if facts["wrapped"]:
+        if facts.is_wrapped:
             texts.append("the optimizer is wrapped twice by make_private")
         text = "; ".join(texts)
         return f"{text[:1].upper()}{text[1:]}: on which records?" if text else ""

@@ -56,7 +56,7 @@ def run(
 ) -> None:
     """Run a Python script as `python SCRIPT` does, and record each private training in it.
 
-    The script is not edited. Its output, its exit code and its weights are the same, and an error of the recorder does
+    The script is not edited. Its standard output, exit code and weights are the same, and an error of the recorder does
     not end it: the recorder writes to standard error only, in lines that begin with "dpspec".
 
     Trainings with Opacus' PrivacyEngine are recognized. A script with a custom loop runs, and nothing is recorded.

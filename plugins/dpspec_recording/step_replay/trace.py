@@ -19,10 +19,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from dpspec.training.gradients.memory import free_bytes
 from dpspec_recording.step_replay.calls import Pauses, enter, leave
 
-#: Maximum number of operations of a step, and maximum size in bytes of their results.
-MOST_OPERATIONS, MOST_BYTES = 20_000, 2**28
+#: Maximum number of operations of a step.
+MOST_OPERATIONS = 20_000
+
+#: Results of this size in bytes are kept on every machine.
+MOST_BYTES = 2**28
+
+#: Larger ones, if they take one part in eight of the free memory: a replay makes them again, and its comparisons once
+#: more. A convolutional network's step on 120 images of CIFAR-10 takes 400 MiB, so a fixed limit would replay no step
+#: of usual trainings.
+_PARTS_OF_FREE = 8
 
 _ATEN = torch.ops.aten
 
@@ -114,7 +123,7 @@ class StepTrace(TorchDispatchMode):
         self._pauses = pauses or Pauses()
         self.operations: list[Operation] = []
         self.failure = ""
-        self._bytes = 0
+        self._bytes, self._limit = 0, MOST_BYTES
         self._produced: set[int] = set()  # addresses of the memory of results
         #: By address, the content of memory from before the step into which the step writes.
         self.before: dict[int, Tensor] = {}
@@ -172,8 +181,8 @@ class StepTrace(TorchDispatchMode):
             address = address_of(tensor)
             if address and address not in self._produced and address not in self.before:
                 self._bytes += tensor.untyped_storage().nbytes() if self.limits_copies else 0
-                if self._bytes > MOST_BYTES:
-                    raise MemoryError(f"it overwrites more than {MOST_BYTES >> 20} MiB")
+                if self._is_too_large(tensor):
+                    raise MemoryError(f"it overwrites more than {self._limit >> 20} MiB")
                 self.before[address] = _whole(tensor).clone()
 
     def _note_results(self, results: Any, argument_addresses: set[int], *, new: bool) -> None:
@@ -187,10 +196,17 @@ class StepTrace(TorchDispatchMode):
             ):
                 self._produced.add(address)
                 self._bytes += tensor.untyped_storage().nbytes()
-        if self._bytes > MOST_BYTES:
-            self.give_up(f"its operations need more than {MOST_BYTES >> 20} MiB")
-        elif len(self.operations) > MOST_OPERATIONS:
+                if self._is_too_large(tensor):
+                    self.give_up(f"its operations need more than {self._limit >> 20} MiB, an eighth of the free memory")
+                    return
+        if len(self.operations) > MOST_OPERATIONS:
             self.give_up(f"it has more than {MOST_OPERATIONS} operations")
+
+    def _is_too_large(self, tensor: Tensor) -> bool:
+        """Whether the kept memory exceeds the limit, which depends on the free memory of the tensor's device."""
+        if self._bytes > self._limit == MOST_BYTES:
+            self._limit = max(MOST_BYTES, free_bytes(tensor.device) // _PARTS_OF_FREE)
+        return self._bytes > self._limit
 
     def _note_copy(self, reason: str, tensor: Tensor) -> None:
         if self._pauses.depth or self.failure:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpspec.errors import UnobservableError
-from dpspec_recording.folder.step_record import Indices
+from dpspec_recording.folder.step_record import UNSEEN, Indices
 
 _Result = TypeVar("_Result")
 
@@ -113,8 +113,8 @@ class SamplerWatch:
     def latest(self) -> Indices:
         return self._waiting[-1][1] if self._waiting else np.zeros(0, dtype=np.int64)
 
-    def take(self, rows: int | None) -> tuple[Indices, int] | None:
-        """The drawn records of a step with ``rows`` contributions, and the number of their batches; None of none.
+    def take(self, rows: int | None) -> tuple[Indices | None, int]:
+        """The drawn records of a step with ``rows`` contributions, and the number of their batches, if there are any.
 
         If batches are drawn when used, a step takes all batches since the last step, or the batches of one pass
         if they have ``rows`` records. Of Poisson batches, whose sizes differ, it may also take the first of a pass,
@@ -126,7 +126,7 @@ class SamplerWatch:
             raise self._fault
         self.rates = [rate for _, _, rate in self._waiting]
         if not self._waiting:
-            return None
+            return None, UNSEEN
         self._used = True
         self.epoch = self._epochs.get(self._waiting[0][0])
         if not self._ahead:

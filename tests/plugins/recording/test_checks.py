@@ -21,11 +21,12 @@ from torch.nn import functional
 
 from dpspec.contract import Check
 from dpspec_recording import judge, probes
-from dpspec_recording.judge import canaries, checks
+from dpspec_recording.judge import canaries
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
 from dpspec_recording.outcomes.conditions import TESTED
 from dpspec_recording.outcomes.faults import Fault, RunTest
+from dpspec_recording.probes.batches import FILLED, UNOBSERVED
 from dpspec_recording.probes.noise import ALONG, PAIRS, POOLED, QUIETEST_LAYER
 from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.parameters import LOADED, RETURNED
@@ -416,8 +417,8 @@ def test_noise_of_a_wrong_scale_explains_tests_of_its_size(measured: float) -> N
     [
         (OTHER_PARAMETERS.none_found(1), LOADED.none_found(1)),
         (OTHER_PARAMETERS.none_found(1), RETURNED.none_found(1)),
-        (rejected_test(FURTHER_NORMS, "clipping", "Steps have more rows"), checks.FILLED.none_found(1)),
-        (rejected_test(RATE, "sampling", "another rate"), checks.UNSEEN.none_found(1)),
+        (rejected_test(FURTHER_NORMS, "clipping", "Steps have more rows"), FILLED.none_found(1)),
+        (rejected_test(RATE, "sampling", "another rate"), UNOBSERVED.none_found(1)),
     ],
 )
 def test_a_cause_explains_what_follows_from_it(test: RunTest, cause: RunTest) -> None:
@@ -476,7 +477,7 @@ def compared_words(source: str) -> list[str]:
 
 def test_the_judge_compares_no_words() -> None:
     """A sentence can change without a verdict: code decides by names, fields and numbers."""
-    plugin = Path(str(checks.__file__)).parents[1]
+    plugin = Path(str(canaries.__file__)).parents[1]
     modules = [module for name in ("judge", "outcomes", "probes") for module in sorted((plugin / name).glob("*.py"))]
     assert len(modules) > 30
     assert {module.name: found for module in modules if (found := compared_words(module.read_text()))} == {}

@@ -449,6 +449,7 @@ def own_loop(change: Change, *, report_first: bool, leak: str = "") -> Callable[
 def test_the_copy_of_an_update_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An update of a large model overwrites all parameters, which are not copied."""
     monkeypatch.setattr(trace_module, "MOST_BYTES", 4000)
+    monkeypatch.setattr(trace_module, "free_bytes", lambda device: 8 * 4003)
     for limits_copies in (False, True):
         value, trace = torch.zeros(1001), trace_module.StepTrace()
         trace.limits_copies = limits_copies

@@ -25,6 +25,7 @@ from dpspec_recording.folder.run_folder import INTERNAL, STEPS, RunFolder
 from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.judge.executed_run import observe
+from dpspec_recording.probes.batches import Batches, BatchFacts
 from dpspec_recording.probes.contributions import ContributionFacts, Contributions
 from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.passes import Passes, PassFacts
@@ -134,7 +135,8 @@ def test_a_joined_step_is_the_union_of_the_ranks(sound: Path) -> None:
         assert mine.rank.parameters == theirs.rank.parameters
         assert np.allclose((mine.rank.own + theirs.rank.own) / 2, mine.rank.total, atol=1e-6)
     assert joined.header.expected_batch_size == 100.0
-    assert joined.end.drawn_batches == joined.steps == 12
+    assert joined.fact(Batches).unused == 0
+    assert joined.steps == 12
 
 
 def noise_twice_on_another(training: Ranked, rank: int) -> None:
@@ -318,19 +320,21 @@ def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
             Passes: PassFacts(passes=9, moved=0, steps=4, unseen=0, compared=9),
             Sums: SumFacts(compared=4, edited=0),
             Contributions: ContributionFacts(norm_type="", sum_type=""),
+            Batches: BatchFacts(unused=0, passed_over=1),
         },
         {
             Passes: PassFacts(passes=8, moved=2, steps=4, unseen=1, compared=7),
             Sums: SumFacts(compared=4, edited=1),
             Contributions: ContributionFacts(norm_type="bfloat16", sum_type=""),
+            Batches: BatchFacts(unused=2, passed_over=0),
         },
     ]
     one, other = (replace(whole, observed=whole.observed | {k.name: v for k, v in facts.items()}) for facts in seen)
-    found = of_ranks([replace(one, drawn_batches=4), replace(other, drawn_batches=7)], [0], [4, 5], 4)
+    found = of_ranks([one, other], [0])
     assert found.of(Sums) == SumFacts(compared=8, edited=1)
     assert found.of(Passes) == PassFacts(passes=17, moved=2, steps=8, unseen=1, compared=16)
     assert found.of(Contributions) == ContributionFacts(norm_type="bfloat16", sum_type="")
-    assert found.drawn_batches == 6
+    assert found.of(Batches) == BatchFacts(unused=2, passed_over=1)
 
 
 @pytest.mark.ci

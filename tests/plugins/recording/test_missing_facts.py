@@ -27,15 +27,11 @@ CHANNELS = {
     "clip_limits": ["sensitivity"],
     "replays": ["sensitivity"],
     "rules": ["sensitivity"],
-    "drawn_batches": ["sampling"],
-    "passed_over": ["sampling"],
+    "batches": ["sampling"],
     "seeds": ["noise"],
     "noise": ["noise"],
-    "history": [],
+    "accountant": [],
 }
-
-#: Nullable facts of no probe.
-OWN = ("drawn_batches", "passed_over", "history")
 
 #: Facts of other trainings, and facts that honest trainings lack too: a reduction that no replay compares is assumed,
 #: and gradients that are not compared leave ``loop-reports`` open.
@@ -97,8 +93,8 @@ def test_a_sound_recording_lacks_no_fact(sound: Path) -> None:
 def test_each_fact_that_may_be_unknown_is_required() -> None:
     kinds = get_type_hints(Facts) | {probe.name: probe.kind for probe in PROBES}
     nullable = {name for name, kind in kinds.items() if type(None) in get_args(kind)}
-    assert nullable | {"rules"} == {*CHANNELS, *OF_OTHERS}
-    assert {probe.name for probe in PROBES if probe.lacks is not None} == nullable - {*OWN, "gradients"}
+    assert nullable == {*CHANNELS, *OF_OTHERS}
+    assert {probe.name for probe in PROBES if probe.lacks is not None} == nullable - {"gradients"}
 
 
 @pytest.mark.family
@@ -115,7 +111,8 @@ def test_a_rule_without_facts_is_named(sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "run")
 
     def forget(end: dict[str, Any]) -> dict[str, Any]:
-        return {**end, "rules": {name: facts for name, facts in end["rules"].items() if name != "guessable-seed"}}
+        (seen,) = end["rules"]["seen"]
+        return {**end, "rules": {"seen": [{name: fact for name, fact in seen.items() if name != "guessable-seed"}]}}
 
     edit_end(folder, forget)
     found = judged(folder)
@@ -125,7 +122,8 @@ def test_a_rule_without_facts_is_named(sound: Path, tmp_path: Path) -> None:
 
 def test_a_rule_that_failed_is_named(sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "run")
-    edit_end(folder, lambda end: {**end, "rules": {**end["rules"], "guessable-seed": {"error": "ValueError: no"}}})
+    failed = {"guessable-seed": {"facts": None, "error": "ValueError: no"}}
+    edit_end(folder, lambda end: {**end, "rules": {"seen": [{**seen, **failed} for seen in end["rules"]["seen"]]}})
     assert "did not look for their mistakes: guessable-seed" in run_page(judged(folder), 200)
     assert "did not look for" not in run_page(judged(sound), 200)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup
-from dpspec_recording.rules.mixing_dataset import MixingDataset, mixed_records
+from dpspec_recording.rules.mixing_dataset import MixingDataset, MixingFacts, mixed_records
 
 RECORDS = 60
 X = torch.randn(RECORDS, 8, generator=torch.Generator().manual_seed(1))
@@ -186,28 +186,28 @@ HONEST = {
 }
 
 
-def facts(dataset: Any, reads: int = 3) -> dict[str, Any]:
+def facts(dataset: Any, reads: int = 3) -> MixingFacts:
     """The facts of a training that reads some records."""
     rule = MixingDataset()
     rule.start(RuleSetup(model=nn.Identity(), loader=DataLoader(dataset)))
     for index in range(reads):
         dataset[index]
     rule.stop()
-    return dict(rule.facts())
+    return rule.facts()
 
 
 @pytest.mark.parametrize("name", MIXING)
 def test_records_that_depend_on_others_are_found(name: str) -> None:
     found = facts(MIXING[name]())
-    assert found["mixed"] == found["read"] > 0
-    assert f"{found['read']} records that were read again" in MixingDataset.caution(found, RUN)
+    assert found.mixed == found.read > 0
+    assert f"{found.read} records that were read again" in MixingDataset.caution(found, RUN)
 
 
 @pytest.mark.family
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_datasets_get_no_caution(name: str) -> None:
     found = facts(HONEST[name]())
-    assert found["mixed"] == 0
+    assert found.mixed == 0
     assert MixingDataset.caution(found, RUN) == ""
 
 
@@ -215,13 +215,13 @@ def test_honest_datasets_get_no_caution(name: str) -> None:
     "name", ["tensors", "its own record", "augmentation", "a cache", "a public table of tokens", "a global dataset"]
 )
 def test_honest_datasets_are_read(name: str) -> None:
-    assert facts(HONEST[name]())["read"] >= 5
+    assert facts(HONEST[name]()).read >= 5
 
 
 def test_datasets_inside_of_others_are_read() -> None:
-    assert facts(Subset(Records(pasted), range(20)))["mixed"]
-    assert facts(ConcatDataset([TensorDataset(X, Y), Records(pasted)]))["mixed"]
-    assert not facts(Subset(Records(lambda d, i: d.base[i]), range(20)))["mixed"]
+    assert facts(Subset(Records(pasted), range(20))).mixed
+    assert facts(ConcatDataset([TensorDataset(X, Y), Records(pasted)])).mixed
+    assert not facts(Subset(Records(lambda d, i: d.base[i]), range(20))).mixed
 
 
 def test_the_dataset_and_the_generators_stay() -> None:
@@ -249,8 +249,8 @@ def test_datasets_that_cannot_be_read_have_no_facts() -> None:
     def fails(data: Any, index: int) -> Tensor:
         raise OSError("no such file")
 
-    assert facts(Records(fails), reads=0)["read"] == 0
-    assert facts(range(5), reads=0)["read"] == 0
+    assert facts(Records(fails), reads=0).read == 0
+    assert facts(range(5), reads=0).read == 0
 
 
 def test_only_the_generators_that_are_restored_are_seeded(monkeypatch: pytest.MonkeyPatch) -> None:

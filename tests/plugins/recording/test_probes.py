@@ -14,11 +14,16 @@ from support.facts_only import alarms, run_with
 from dpspec.stats.gaussian_noise import EDGES, INTERVALS
 from dpspec_recording.folder.merging import Across
 from dpspec_recording.folder.seen_steps import SeenSteps
+from dpspec_recording.folder.step_record import OptionChange
 from dpspec_recording.outcomes.conditions import CONDITIONS
+from dpspec_recording.outcomes.outcome import Remark, undeclared
+from dpspec_recording.probes.accountant import Accountant, AccountantFacts
 from dpspec_recording.probes.adaptive_count import AdaptiveCount, AdaptiveFacts
+from dpspec_recording.probes.batches import Batches, BatchFacts
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.clip_limits import ClipLimitFacts, ClipLimits
 from dpspec_recording.probes.contributions import ContributionFacts, Contributions
+from dpspec_recording.probes.divisor import Divisor
 from dpspec_recording.probes.ghost import Ghost, GhostFacts
 from dpspec_recording.probes.gradient_map import GradientMap
 from dpspec_recording.probes.loss_scaler import LossScaler, LossScalerFacts
@@ -26,15 +31,18 @@ from dpspec_recording.probes.model_state import ModelState, ModelStateFacts
 from dpspec_recording.probes.noise import Noise
 from dpspec_recording.probes.noisy_gradients import NoisyGradientFacts, NoisyGradients
 from dpspec_recording.probes.optimizer_state import OptimizerState, OptimizerStateFacts
+from dpspec_recording.probes.options import Options
 from dpspec_recording.probes.other_engines import OtherEngineFacts, OtherEngines
 from dpspec_recording.probes.parameters import ParameterFacts, Parameters
 from dpspec_recording.probes.passes import Passes, PassFacts
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.reported_gradients import GradientFacts, ReportedGradients
+from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules
 from dpspec_recording.probes.seeds import SeedFacts, Seeds
 from dpspec_recording.probes.sums import SumFacts, Sums
 from dpspec_recording.probes.updates import UpdateFacts, Updates
+from dpspec_recording.rules.builtin import RULES
 from dpspec_recording.step_replay.facts import MapFacts, ReplayFacts, SizeFacts
 from dpspec_recording.watching.noise_facts import (
     AlongSums,
@@ -103,7 +111,37 @@ HONEST: dict[type[Probe[Any]], Any] = {
     LossScaler: LossScalerFacts(used=False),
     Updates: UpdateFacts(steps=100, recomputed=100, different=0, failed=0, optimizer="", step_hooks=()),
     OtherEngines: OtherEngineFacts(steps=0),
+    Rules: RuleFacts(seen=({rule.name: RuleFact(facts={}) for rule in RULES},)),
+    Batches: BatchFacts(unused=1, passed_over=0),
+    Accountant: AccountantFacts(history=((1.0, 0.1, 100),)),
 }
+
+#: The probes with a fact beside the steps.
+STATING = [probe for probe in PROBES if probe.kind is not None]
+
+#: Columns of the steps of honest runs.
+STEPS: dict[type[Probe[Any]], dict[str, Any]] = {
+    Accountant: {"told_steps": np.arange(1.0, 101.0), "told_noise": 1.0, "told_rate": 0.1},
+}
+
+#: Of each probe faulty columns of the steps or changes of options, and the alarms.
+FAULTY_STEPS: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
+    (Batches, {"columns": {"batches": 2.0}}, "several-batches"),
+    (Batches, {"columns": {"drawn": np.nan}}, "unobserved-batch"),
+    (Batches, {"scheme": "shuffled"}, "assumed-poisson"),
+    (Accountant, {"columns": {**STEPS[Accountant], "told_steps": 1.0}}, "accountant-steps"),
+    (Accountant, {"columns": {**STEPS[Accountant], "told_noise": 1.1}}, "accountant-noise"),
+    (Accountant, {"columns": {**STEPS[Accountant], "told_rate": 0.2}}, "accountant-rate"),
+    (Divisor, {"columns": {"measured_divisor": 12.0}}, "other-divisor"),
+    (
+        Divisor,
+        {"columns": dict.fromkeys(("divisor", "measured_divisor"), np.linspace(10.0, 12.0, 100))},
+        "data-independent-hyperparameters",
+    ),
+    (Options, {"changes": [{"lr": OptionChange("", (0.2,))}]}, "update-rule"),
+    (Options, {"changes": [{"lr": OptionChange("StepLR", ("unread Rate",))}]}, "update-rule"),
+    (Options, {"changes": [{"noise_multiplier": OptionChange("", (0.2,))}]}, "data-independent-hyperparameters"),
+]
 
 #: Of each probe faulty facts, as changes of the honest ones, and the alarms.
 FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
@@ -155,6 +193,8 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Updates, {"different": 1}, "other-updates"),
     (Updates, {"failed": 1}, "update-rule"),
     (OtherEngines, {"steps": 7}, "released-model"),
+    (Batches, {"unused": 60, "passed_over": 60}, "unused-batches"),
+    (Rules, {"seen": ({rule.name: RuleFact(facts={}) for rule in RULES[1:]},)}, "one-record"),
 ]
 
 #: What the header says of the training, if the probe is about one kind.
@@ -163,6 +203,8 @@ HEADERS: dict[type[Probe[Any]], dict[str, Any]] = {
     AdaptiveCount: {"clipping": "adaptive"},
     ReportedGradients: {"source": "own-loop", "layers": (("weight", 100),)},
     Replays: {"reduction": "mean"},
+    Accountant: {"accountant": "rdp"},
+    Batches: {"accountant": "rdp"},
 }
 
 
@@ -179,11 +221,12 @@ def parts_of(kind: Any) -> list[Any]:
 
 
 def test_every_probe_has_facts_that_are_honest_and_facts_that_are_not() -> None:
-    assert {*HONEST} == {probe for probe, _, _ in FAULTY} == {*PROBES}
+    assert {*HONEST} == {*STATING}
+    assert {probe for probe, _, _ in (*FAULTY, *FAULTY_STEPS)} == {*PROBES}
     assert len({probe.name for probe in PROBES}) == len(PROBES)
 
 
-@pytest.mark.parametrize("probe", PROBES)
+@pytest.mark.parametrize("probe", STATING)
 def test_a_probe_says_how_its_facts_are_joined(probe: type[Probe[Any]]) -> None:
     if probe.merge.__func__ is Probe.merge.__func__:  # type: ignore[attr-defined]
         for kind in parts_of(kind_of(probe)):
@@ -195,7 +238,21 @@ def test_a_probe_says_how_its_facts_are_joined(probe: type[Probe[Any]]) -> None:
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_an_honest_fact_is_no_alarm(probe: type[Probe[Any]]) -> None:
-    assert alarms(probe, HONEST[probe], run_with(HONEST, **HEADERS.get(probe, {}))) == set()
+    run = run_with(HONEST, columns=STEPS.get(probe), **HEADERS.get(probe, {}))
+    assert alarms(probe, HONEST.get(probe), run) == set()
+
+
+@pytest.mark.parametrize(("probe", "change", "alarm"), FAULTY_STEPS)
+def test_faulty_steps_are_the_alarm_of_their_fault(probe: type[Probe[Any]], change: dict[str, Any], alarm: str) -> None:
+    run = run_with(HONEST, **{**HEADERS.get(probe, {}), **change})
+    assert alarms(probe, HONEST.get(probe), run) == {*alarm.split()}
+
+
+def test_an_option_that_the_user_declares_public_is_no_doubt() -> None:
+    run = run_with(HONEST, changes=[{"lr": OptionChange("", (0.2,))}, {"betas[0]": OptionChange("", (0.8,))}])
+    doubts = [outcome for outcome in Options.judge(None, run) if isinstance(outcome, Remark)]
+    assert [doubt.option for doubt in doubts] == ["learning_rate", "betas"]
+    assert [doubt.option for doubt in undeclared(doubts, ("learning_rate",)) if isinstance(doubt, Remark)] == ["betas"]
 
 
 @pytest.mark.parametrize(("probe", "change", "alarm"), FAULTY)

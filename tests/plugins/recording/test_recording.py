@@ -19,6 +19,7 @@ from dpspec.cli.app import main
 from dpspec.errors import UsageError
 from dpspec_recording.folder.run_folder import RunFolder
 from dpspec_recording.folder.step_record import UNSEEN, PublicStep
+from dpspec_recording.probes.batches import Batches
 from dpspec_recording.probes.parameters import Parameters
 
 WAYS = {
@@ -132,7 +133,8 @@ def test_who_was_drawn_is_who_the_sampler_drew(trained):
     _, public, internal, end = steps_of(trained("virtual")[0])
     assert all(step.drawn == len(kept.members) == step.rows for step, kept in zip(public, internal, strict=True))
     assert {step.batches for step in public} == {1}
-    assert end.drawn_batches == len(public) == 20
+    assert end.of(Batches).unused == 0
+    assert len(public) == 20
     counts = np.bincount(np.concatenate([kept.members for kept in internal]), minlength=RECORDS)
     assert 0.8 < counts.mean() / 2.0 < 1.2
     assert max(len(set(kept.members.tolist())) - len(kept.members) for kept in internal) == 0
@@ -195,7 +197,7 @@ def test_batches_that_were_loaded_ahead_and_never_used_are_counted(tmp_path):
     _, public, _, end = steps_of(tmp_path / "run")
     assert len(public) == 8
     assert all(step.drawn == step.rows for step in public)
-    assert end.drawn_batches == 8 + 2 * 2
+    assert end.of(Batches).unused == 2 * 2
 
 
 def test_a_fault_of_the_recorder_ends_the_recording_and_never_the_training(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
-from dpspec_recording.rules.records_in_model import RecordsInModel, rows_in
+from dpspec_recording.rules.records_in_model import HeldRecords, RecordsInModel, rows_in
 
 X = torch.randn(60, 8, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
@@ -60,14 +60,14 @@ HONEST = {
 }
 
 
-def facts(model: nn.Module, dataset: Any = None) -> dict[str, Any]:
+def facts(model: nn.Module, dataset: Any = None) -> HeldRecords:
     rule = RecordsInModel()
     dataset = TensorDataset(X, Y) if dataset is None else dataset
     rule.start(RuleSetup(model=model, loader=DataLoader(dataset)))
     model(X[:5])
     rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0))
     rule.stop()
-    return dict(rule.facts())
+    return rule.facts()
 
 
 @pytest.mark.parametrize("text", HOLDING)
@@ -80,7 +80,7 @@ def test_tensors_of_the_model_that_hold_records_are_named(text: str) -> None:
 
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_models_get_no_caution(name: str) -> None:
-    assert facts(HONEST[name]())["held"] == {}
+    assert facts(HONEST[name]()).held == {}
 
 
 class Computed(Dataset[Any]):
@@ -94,14 +94,14 @@ class Computed(Dataset[Any]):
 
 
 def test_datasets_outside_of_memory_are_compared_by_the_first_inputs() -> None:
-    assert facts(Model(nodes=X), Computed())["held"] == {"attribute nodes": 5}
-    assert facts(Model(nodes=PUBLIC), Computed())["held"] == {}
+    assert facts(Model(nodes=X), Computed()).held == {"attribute nodes": 5}
+    assert facts(Model(nodes=PUBLIC), Computed()).held == {}
 
 
 def test_only_the_records_of_the_loader_count() -> None:
     data = TensorDataset(X, Y)
-    assert facts(Model(nodes=X[:20]), Subset(data, range(20)))["held"]
-    assert not facts(Model(nodes=X[40:]), Subset(data, range(20)))["held"]
+    assert facts(Model(nodes=X[:20]), Subset(data, range(20))).held
+    assert not facts(Model(nodes=X[40:]), Subset(data, range(20))).held
 
 
 def test_a_buffer_that_gets_records_during_the_training_is_named() -> None:
@@ -109,7 +109,7 @@ def test_a_buffer_that_gets_records_during_the_training_is_named() -> None:
     rule.start(RuleSetup(model=model, loader=DataLoader(TensorDataset(X, Y))))
     model.nodes.copy_(X[10:15])
     rule.stop()
-    assert rule.facts()["held"] == {"buffer nodes": 5}
+    assert rule.facts().held == {"buffer nodes": 5}
 
 
 def test_rows_of_few_values_may_be_equal_by_chance() -> None:
@@ -135,4 +135,4 @@ def test_the_first_inputs_of_a_loop_by_functional_calls_are_read(nodes: Tensor, 
     vmap(grad(loss), in_dims=(None, 0))(parameters, X[:5])
     rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0))
     rule.stop()
-    assert rule.facts()["held"] == held
+    assert rule.facts().held == held

@@ -20,6 +20,7 @@ from dpspec_recording.folder.resumed_folder import next_part, open_run
 from dpspec_recording.folder.run_folder import MARK, STATES, RunWriter
 from dpspec_recording.judge import joined_checks, recorded_run
 from dpspec_recording.judge.bounds import phases_of
+from dpspec_recording.probes.batches import Batches
 from dpspec_recording.probes.passes import Passes
 from dpspec_recording.probes.replays import OTHERS_MOVED
 
@@ -66,7 +67,7 @@ def test_a_resumed_training_is_checked_as_one_that_was_not_interrupted(first: An
     assert {one.assumption for one in parts.checks} == {one.assumption for one in whole.checks}
     assert {one.name for one in parts.assumptions} == {one.name for one in whole.assumptions} | {"joined-parts"}
     assert "Part 2 continues step 20 of part 1." in parts.cautions
-    assert parts.run.end.drawn_batches == 40
+    assert parts.run.fact(Batches).unused == 0
     assert parts.run.fact(Passes).steps == 40
 
 

@@ -1,6 +1,10 @@
 """Each rule on a training that breaks it, and on its honest twin."""
 
+import contextlib
+import json
 import random
+from dataclasses import asdict, dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,14 +13,18 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
+from dpspec import json_records
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.errors import RecordingError
+from dpspec_recording.folder.header import Header
+from dpspec_recording.pending_step import PendingStep
+from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules, code_of
 from dpspec_recording.rules import guessable_seed, model_inputs
 from dpspec_recording.rules.builtin import RULES
 from dpspec_recording.rules.class_weights_from_labels import ClassWeightsFromLabels
 from dpspec_recording.rules.duplicate_records import DuplicateRecords
 from dpspec_recording.rules.equal_norms import EqualNorms
 from dpspec_recording.rules.metric_scheduler import MetricScheduler
-from dpspec_recording.rules.observed import ObservedRules, code_of
 from dpspec_recording.rules.one_norm_at_the_bound import OneNormAtTheBound
 from dpspec_recording.rules.run_counts import EmptyBatchSkipped, LargeDelta, MoreRows, ZeroGradientRows
 from dpspec_recording.rules.second_optimizer import SecondOptimizer
@@ -184,7 +192,7 @@ def test_copies_with_noise_are_counted(noise, near):
     copies = x if noise is None else torch.cat([x, x + noise * torch.randn_like(x)])
     rule = started(DuplicateRecords(), loader=loader(copies, y.repeat(len(copies) // 100)))
     facts = rule.facts()
-    assert (facts["most"], facts["inspected"], facts["near"]) == (1, 16, near)
+    assert (facts.most, facts.inspected, facts.near) == (1, 16, near)
     assert caution(rule) == ""
 
 
@@ -348,7 +356,7 @@ def test_a_scheduler_made_during_the_training_is_counted_once():
     rule.stop()
     del scheduler
     rule.stop()
-    assert rule.facts() == {"schedulers": 1}
+    assert rule.facts().schedulers == 1
 
 
 def test_batches_that_are_scaled_by_their_largest_norm():
@@ -507,6 +515,23 @@ def test_rules_over_the_counts_of_a_run():
     assert ZeroGradientRows.caution({}, RuleRun(**steps, zero_quarter_steps=10)) == ""
 
 
+def rules_of(*rules):
+    """The probe of these rules, which observes a training of nothing."""
+    observed = Rules(rules)
+    parts = SimpleNamespace(model=nn.Linear(2, 2), loader=None, compiled=None)
+    observed.start(
+        SimpleNamespace(
+            script_parts=parts,
+            optimizer=None,
+            private_optimizer=None,
+            part=1,
+            undo=contextlib.ExitStack(),
+            header=Header(),
+        )
+    )
+    return observed
+
+
 class Broken(TrainingRule):
     stopped = False
 
@@ -519,13 +544,56 @@ class Broken(TrainingRule):
 
 def test_a_rule_that_fails_ends_alone():
     broken = Rule(name="broken", summary="", why="", fix="", code=f"{__name__}:Broken")
-    observed = ObservedRules([broken, RULES[0]])
-    observed.start(RuleSetup(model=nn.Linear(2, 2)))
-    observed.after_step(step())
-    facts = observed.facts()
+    observed = rules_of(broken, RULES[0])
+    observed.after_step(PendingStep(number=1))
+    (facts,) = observed.facts().seen
     assert Broken.stopped
-    assert facts["broken"] == {"error": "RuntimeError: no"}
-    assert "torch" in facts["guessable-seed"]
+    assert facts["broken"] == RuleFact(error="RuntimeError: no")
+    assert observed.facts().failed == ("broken",)
+    assert observed.facts().of(RULES[0], guessable_seed.GuessableSeeds)[0].noise == ()
+
+
+class Counted(TrainingRule):
+    """A rule of a plugin that names no kind: its facts are a mapping, as in the versions before 0.3."""
+
+    def facts(self):
+        return {"steps": 3, "names": ["a"]}
+
+    @staticmethod
+    def caution(facts, run):
+        return f"{facts['steps']} steps of {', '.join(facts['names'])}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedFacts:
+    steps: int
+
+
+class Named(Counted):
+    """A rule whose facts are not of the kind that it names."""
+
+    kind = NamedFacts
+
+
+def test_a_rule_of_a_plugin_may_state_a_mapping():
+    rule = Rule(name="counted", summary="", why="", fix="", code=f"{__name__}:Counted")
+    stated = json.loads(json.dumps(asdict(rules_of(rule).facts())))
+    facts = json_records.read(RuleFacts, stated, "here")
+    assert Counted.caution(facts.of(rule, Counted.kind)[0], RUN) == "3 steps of a."
+    assert rules_of(rule).fired(100, 1e-5) == ("counted",)
+
+
+def test_a_rule_whose_facts_are_of_another_kind_fails_in_the_training():
+    rule = Rule(name="named", summary="", why="", fix="", code=f"{__name__}:Named")
+    facts = rules_of(rule).facts()
+    assert facts.failed == ("named",)
+    assert facts.of(rule, NamedFacts) == (None,)
+
+
+def test_facts_of_another_form_in_a_folder_are_refused():
+    facts = RuleFacts(seen=({"guessable-seed": RuleFact(facts={"torch": [1]})},))
+    with pytest.raises(RecordingError, match="rule guessable-seed"):
+        facts.of(RULES[0], guessable_seed.GuessableSeeds)
 
 
 def test_every_rule_has_code_and_texts():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
-from dpspec_recording.rules.loaded_weights import LoadedWeights
+from dpspec_recording.rules.loaded_weights import LoadedWeights, LoadFacts
 
 RUN = RuleRun(own_loop=False, steps=10, delta=1e-5)
 
@@ -106,7 +106,7 @@ def test_weights_that_stay_are_counted(script: Callable[[Training], None], loads
     training = Training()
     script(training)
     training.rule.stop()
-    assert training.rule.facts() == {"loads": loads, "changes": [], "changed": 0}
+    assert training.rule.facts() == LoadFacts(loads=loads, changed=0, changes=())
     assert LoadedWeights.caution(training.rule.facts(), RUN) == ""
 
 

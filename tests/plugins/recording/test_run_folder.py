@@ -174,11 +174,11 @@ def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
         {"gradients": {"steps": 1, "summed": 1, "different": 1, "hidden": 10**400}},
         {"gradients": [1, 1, 1, 0.0]},
         {"seeds": {"shared": 1}},
-        {"drawn_batches": -1},
+        {"batches": {"unused": -1, "passed_over": 0}},
         {"seconds": 10**400},
         {"model_state": {**facts["model_state"], "buffers": [[]] * 1000}},
         {"error": "a" * 500},
-        {"history": [["a", {}, []]]},
+        {"accountant": {"history": [["a", {}, []]]}},
         {"more": 1},
     ]
     never_none = ("parameters", "other_engines", "model_state")
@@ -186,7 +186,7 @@ def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
         made = rebuilt(sound, tmp_path / f"{number}", end=other)
         assert main(["check", str(made), "--epsilon", "1"]) == 3
         assert f"{made}" in "".join(capsys.readouterr().err.split("\n"))
-    optional = {"rules", "error", "lacking"}  # the reader fills the last one
+    optional = {"error", "lacking"}  # the reader fills the last one
     for absent in facts.keys() - optional:  # an absent count is not a count of zero
         with pytest.raises(RecordingError, match=absent):
             read_facts({name: value for name, value in facts.items() if name != absent}, "here")

@@ -1,12 +1,14 @@
 """The optimizers of the clients of a federated custom loop, and one that trains another model."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
-from dpspec_recording.rules.second_optimizer import SecondOptimizer, changes_model
+from dpspec_recording.rules.second_optimizer import OtherOptimizer, SecondOptimizer
 
 FEDERATED, OPACUS = (RuleRun(own_loop=own_loop, steps=100, delta=1e-5) for own_loop in (True, False))
 
@@ -39,11 +41,11 @@ def test_few_optimizers_and_those_of_the_model_get_one():
 
 def test_optimizers_of_the_model_are_named_first():
     model = nn.Linear(4, 2)
-    others = [["One", 0, 2, 9], ["Two", 0, 2, 9], ["Three", 0, 2, 9], ["Last", 2, 0, 9]]
-    found = {**facts(model), "others": others}
-    assert changes_model(found)
+    others = [OtherOptimizer(name=name, inside=0, outside=2, steps=9) for name in ("One", "Two", "Three")]
+    found = replace(facts(model), others=(*others, OtherOptimizer(name="Last", inside=2, outside=0, steps=9)))
+    assert found.changes_model
     assert SecondOptimizer.caution(found, OPACUS).startswith("Another optimizer (Last) stepped 9 times on 2 tensors of")
-    assert not changes_model({**found, "others": others[:3]})
+    assert not replace(found, others=tuple(others)).changes_model
 
 
 def gan_facts(loss_of):

@@ -24,6 +24,7 @@ from torch.nn.functional import cross_entropy, normalize
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dpspec_recording.step_replay import measure as measuring
+from dpspec_recording.step_replay import trace as trace_module
 from dpspec_recording.step_replay.measure import StepReplay, measure
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, mapped, tensors_in
 
@@ -337,6 +338,21 @@ def test_a_sum_that_was_not_seen_abstains() -> None:
     trace.stop()
     total += 1.0
     assert "did not see the whole step" in measure(trace, [x], [total], 1.0).abstained
+
+
+@pytest.mark.parametrize(("free", "measured"), [(8 * 10**6, True), (8 * 10**4, False)])
+def test_a_step_may_take_an_eighth_of_the_free_memory(
+    free: int, measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_module, "MOST_BYTES", 10**3)
+    monkeypatch.setattr(trace_module, "free_bytes", lambda device: free)
+    x, trace = torch.randn(4, 10**4), StepTrace()
+    trace.start()
+    total = (2.0 * x).sum(0)
+    trace.stop()
+    replay = measure(trace, [x], [total], 1.0)
+    assert (replay.sum_moved > 0.0) is measured
+    assert ("more than 0 MiB, an eighth of the free memory" in replay.abstained) is not measured
 
 
 def test_a_sum_that_no_record_moves_abstains() -> None:

@@ -40,7 +40,7 @@ def test_a_sampler_may_yield_one_array_again() -> None:
     assert watch.attach()
     assert len(list(sampler)) == 3
     taken = [watch.take(2) for _ in range(3)]
-    assert [found[0].tolist() for found in taken if found is not None] == [[1, 1], [2, 2], [3, 3]]
+    assert [found[0].tolist() for found in taken] == [[1, 1], [2, 2], [3, 3]]
 
 
 def test_an_empty_batch_that_was_fetched_ahead_is_of_the_next_step() -> None:
@@ -50,7 +50,7 @@ def test_an_empty_batch_that_was_fetched_ahead_is_of_the_next_step() -> None:
     for batch in ([1, 4], [], [2]):
         watch.add(batch, number)
     taken = [watch.take(rows) for rows in (2, 0, 1)]
-    assert [(found[0].tolist(), found[1]) for found in taken if found is not None] == [([1, 4], 1), ([], 1), ([2], 1)]
+    assert [(found[0].tolist(), found[1]) for found in taken] == [([1, 4], 1), ([], 1), ([2], 1)]
 
 
 def test_a_batch_fetched_ahead_of_a_new_pass_may_have_the_size_of_the_first() -> None:
@@ -60,7 +60,7 @@ def test_a_batch_fetched_ahead_of_a_new_pass_may_have_the_size_of_the_first() ->
     for number, batch, rows in ((first, [2, 3], 1), (None, [4, 5], 2), (None, [6, 7], 2)):
         watch.add(batch, number or watch.begin())
         taken.append(watch.take(rows))
-    assert [found[0].tolist() for found in taken if found is not None] == [[1], [2, 3], [4, 5]]
+    assert [found[0].tolist() for found in taken] == [[1], [2, 3], [4, 5]]
 
 
 def seeded(seed: int) -> torch.Generator:

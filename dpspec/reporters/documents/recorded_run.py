@@ -1,14 +1,15 @@
 """The brief report of a recorded run: the claim and its number first, then facts, cautions and what to confirm."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from dpspec import decimals
 from dpspec.contract import Finding
 from dpspec.contract.executed import ExecutedSection
 from dpspec.contract.results import AuditResult, Verdict, accepted_cautions, claim_block, open_cautions
 from dpspec.reporters import words
-from dpspec.reporters.layout import Page
+from dpspec.reporters.blocks import Badge, Block, Item, Items, Lead, Section, Sentence, Span, items
+from dpspec.reporters.documents.parts import unmarked
 from dpspec.reporters.summary import retraining
 from dpspec.results.conformance_status import rejected
 from dpspec.text import joined
@@ -16,48 +17,43 @@ from dpspec.text import joined
 #: The maximum numbers of facts, and of rejected checks without advice.
 _MOST_FACTS, _MOST_CHECKS = 6, 5
 
-_STYLES = {"PROVED": "bold green", "NO CLAIM": "bold yellow", "NOT PROVED": "bold yellow"}
 
-
-def checked_run(page: Page, audit: AuditResult, *, internal: bool) -> None:
+def recorded_run(audit: AuditResult, *, internal: bool) -> Iterator[Block]:
+    """The blocks of one audit. ``internal``: whether to state rejected tests with their numbers."""
     recording = audit.recording
     assert recording is not None
     deviates = audit.conformance.status != "no-deviation-found"
     verdict = audit.verdicts[0] if audit.verdicts else None
-    word, sentence = _headline(audit, recording, verdict, deviates)
+    label, sentence = _headline(audit, recording, verdict, deviates)
     if costs := _of_groups(audit, verdict, deviates):
         sentence += f" {words.sentence(costs)}." if sentence.endswith(".") else f"; {costs}"
-    page.line((word, _style(audit, word)), f"  {sentence}", hang=2)
+    yield Lead(label, sentence)
     for further in audit.verdicts[1:]:
-        word, sentence = _headline(audit, recording, further, deviates)
-        page.line((word, _style(audit, word)), f"  {further.claim}: {sentence}", hang=2)
+        label, sentence = _headline(audit, recording, further, deviates)
+        yield Lead(label, f"{further.claim}: {sentence}")
     if counted := _counted(audit, recording, deviates):
-        page.line(counted, indent=2, hang=2)
-    _facts(page, audit, recording, deviates, internal)
-    _open(page, recording, deviates)
-    _cautions(page, audit, recording)
+        yield unmarked([counted])
+    if deviates:
+        yield items(*_facts(audit, recording, internal))
+    elif recording.open:
+        points = (
+            (Span(point.name, "strong"), f": {point.text}") if point.name else point.text for point in recording.open
+        )
+        yield Section("OPEN", (items(*points),), level=4)
+    yield from _cautions(audit, recording)
     if not deviates:
-        page.heading("CONFIRM  this number also says that")
-        for sentence in recording.confirm:
-            page.item(sentence)
+        yield Section("CONFIRM  this number also says that", (items(*recording.confirm),), level=4)
     if recording.brief is not None:
-        page.heading(recording.brief.title)
-        for sentence in recording.brief.sentences:
-            page.line(sentence, indent=2)
+        yield Section(recording.brief.title, tuple(map(Sentence, recording.brief.sentences)), level=4)
     for finding in audit.findings:
         attack = finding.bound == "lower" and finding.scope.data == "planted"
         size = finding.at.get("group_size", 1)
         grouped = isinstance(size, int) and size > 1
         if finding.quantity == "epsilon" and (finding.bound == "estimate" or attack or grouped):
             at = words.conditions(finding.at)
-            page.item(f"{words.statement(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
+            yield items(f"{words.statement(finding)} at {at}, {words.rigor(finding)}: {finding.method}")
     if recording.closing:
-        page.line(recording.closing, indent=2, hang=2)
-
-
-def _style(audit: AuditResult, word: str) -> str:
-    """Only a proof without open cautions is green."""
-    return "bold red" if open_cautions(audit) else _STYLES.get(word.partition(",")[0], "bold red")
+        yield unmarked([recording.closing])
 
 
 def _of_groups(audit: AuditResult, verdict: Verdict | None, deviates: bool) -> str:
@@ -82,31 +78,43 @@ def _of_groups(audit: AuditResult, verdict: Verdict | None, deviates: bool) -> s
 
 def _headline(
     audit: AuditResult, recording: ExecutedSection, verdict: Verdict | None, deviates: bool
-) -> tuple[str, str]:
+) -> tuple[Badge, str]:
+    """The outcome of a claim, or of the run without one. Only a proof without open cautions has the status proved."""
+    label, sentence = _outcome(audit, recording, verdict, deviates)
+    is_doubted = bool(open_cautions(audit))
+    return Badge(label.text, "but-cautions" if is_doubted else label.status), sentence
+
+
+def _outcome(
+    audit: AuditResult, recording: ExecutedSection, verdict: Verdict | None, deviates: bool
+) -> tuple[Badge, str]:
     upper = _upper(audit)
     epsilon = "" if upper is None or math.isinf(upper.value) else decimals.upper(upper.value)
     if deviates and (verdict is None or verdict.verdict != "refuted"):
-        return "DEVIATES", "the run is not what its accounting assumes: nothing is proved about it"
+        return Badge("deviates", "deviates"), "the run is not what its accounting assumes: nothing is proved about it"
     if verdict is None:
         at = words.conditions(upper.at) if upper is not None else ""
         cost = f"the run costs epsilon at most {epsilon} at {at} (certified)" if epsilon else "no epsilon is finite"
-        return "NO CLAIM", f"{cost}; claim one with --epsilon"
+        return Badge("no claim", "open"), f"{cost}; claim one with --epsilon"
     accepted = [rule.name for rule in accepted_cautions(audit)]
     conditions = (("accepting", accepted), ("assuming", recording.assumed), ("if public:", recording.public))
     stated_conditions = [f"{condition} {', '.join(names)}" for condition, names in conditions if names]
     stated = verdict.text if words.claimed(verdict) == "" else f"{verdict.text}, claimed {words.claimed(verdict)}"
     if verdict.verdict == "proved":
         cautions = len(open_cautions(audit))
-        word = f"PROVED, but {words.count(cautions, 'caution')}" if cautions else "PROVED"
-        return ", ".join([word, *stated_conditions]), f"{stated}: {words.bounds(audit, verdict).brief}"
+        word = f"proved, but {words.count(cautions, 'caution')}" if cautions else "proved"
+        label = Badge(", ".join([word, *stated_conditions]), "proved")
+        return label, f"{stated}: {words.bounds(audit, verdict).brief}"
     if verdict.verdict not in ("open", "supported"):
-        return verdict.verdict.upper(), f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}"
+        label = Badge(verdict.verdict, verdict.verdict)
+        return label, f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}"
+    label = Badge("not proved", "open")
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
     if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
-        return "NOT PROVED", f"{stated}: {words.bounds(audit, verdict).brief}. T{retraining(audit)[1:]}"
+        return label, f"{stated}: {words.bounds(audit, verdict).brief}. T{retraining(audit)[1:]}"
     if doubted or not epsilon:
-        return "NOT PROVED", f"{stated}: the recording leaves the following open"
-    return "NOT PROVED", f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"
+        return label, f"{stated}: the recording leaves the following open"
+    return label, f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"
 
 
 def _upper(audit: AuditResult) -> Finding | None:
@@ -125,44 +133,32 @@ def _counted(audit: AuditResult, recording: ExecutedSection, deviates: bool) -> 
     return ", ".join(parts)
 
 
-def _facts(page: Page, audit: AuditResult, recording: ExecutedSection, deviates: bool, internal: bool) -> None:
-    if not deviates:
-        return
-    for sentence in recording.faults[:_MOST_FACTS]:
-        page.item(sentence)
+def _facts(audit: AuditResult, recording: ExecutedSection, internal: bool) -> Iterator[str]:
+    """The faults of a run that deviates, and the tests that reject it."""
+    yield from recording.faults[:_MOST_FACTS]
     further = len(recording.faults) - _MOST_FACTS
     if further > 0:
-        page.item(f"{words.count(further, 'further cause')}, with -v")
+        yield f"{words.count(further, 'further cause')}, with -v"
     bad = sorted((check for check in audit.checks if rejected(check, len(audit.checks))), key=lambda c: c.p_value)
     if not bad:
-        page.item(audit.conformance.reason)
+        yield audit.conformance.reason
         return
     tests = [name for check in bad for name in check.test.removesuffix(", exact").split("; ")]
     names = list(dict.fromkeys(tests))
     if internal or not recording.faults:
-        for text in [words.check(check) for check in bad] if internal else names[:_MOST_CHECKS]:
-            page.item(text)
+        yield from (words.check(check) for check in bad) if internal else names[:_MOST_CHECKS]
         return
     more = len(names) - _MOST_CHECKS
-    page.item("rejected tests: " + "; ".join([*names[:_MOST_CHECKS], *([f"{more} more"] if more > 0 else [])]))
+    yield "rejected tests: " + "; ".join([*names[:_MOST_CHECKS], *([f"{more} more"] if more > 0 else [])])
 
 
-def _open(page: Page, recording: ExecutedSection, deviates: bool) -> None:
-    if deviates or not recording.open:
-        return
-    page.heading("OPEN")
-    for point in recording.open:
-        page.item(*([(point.name, "bold"), f": {point.text}"] if point.name else [point.text]))
-
-
-def _cautions(page: Page, audit: AuditResult, recording: ExecutedSection) -> None:
+def _cautions(audit: AuditResult, recording: ExecutedSection) -> Iterator[Block]:
     open_rules = open_cautions(audit)
     if open_rules:
-        page.heading("CAUTIONS  exit code 1 until fixed, or accepted with --accept NAME")
-        for rule in open_rules:
-            page.line((rule.name, "bold"), f"  {rule.text}", indent=2, hang=2)
-            page.line(rule.fix, indent=4)
-    for rule in accepted_cautions(audit):
-        page.line(words.accepted(rule), indent=2, hang=2)
-    for note in recording.cautions:
-        page.item(note)
+        cautions = tuple(
+            Item((Span(rule.name, "strong"), f"  {rule.text}"), paragraphs=(rule.fix,)) for rule in open_rules
+        )
+        title = "CAUTIONS  exit code 1 until fixed, or accepted with --accept NAME"
+        yield Section(title, (Items(cautions, marked=False),), level=4)
+    yield unmarked([words.accepted(rule) for rule in accepted_cautions(audit)])
+    yield items(*recording.cautions)

@@ -1,0 +1,159 @@
+"""The batches that a sampler draws, and that steps use.
+
+The mistake: the accountant counts Poisson samples, and the loop iterates over other batches, or chooses among them::
+
+    for x, y in DataLoader(data, batch_size=64, shuffle=True):   # the loader of make_private is not used
+        ...
+    for x, y in loader:
+        if criterion(model(x), y) < limit:                       # a record decides whether its batch is used
+            continue
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpspec.json_records import Count
+from dpspec_recording.folder.merging import join_by
+from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.notices import notice
+from dpspec_recording.outcomes.conditions import TEXTS, stated
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.probes.probe import Probe, Training, emits
+
+if TYPE_CHECKING:
+    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.seen_steps import SeenSteps
+    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.pending_step import PendingStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchFacts:
+    """Drawn batches that no step used, and how often batches were passed over before later ones were used."""
+
+    # ranks draw for the same steps, so the one that passes over most batches counts
+    unused: Count = field(metadata=join_by(max, sum))
+    passed_over: Count = field(metadata=join_by(max, sum))
+
+
+ORDERED = Fault(
+    name="assumed-poisson",
+    assumption="sampling",
+    title="assumed Poisson sampling, although the loader's batches are",
+    observed="reported",
+    advice="Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
+)
+UNOBSERVED = Fault(
+    name="unobserved-batch",
+    assumption="sampling",
+    title="steps without an observed batch",
+    observed="reported",
+    advice=(
+        "Iterate the loader that make_private returned, instead of the original DataLoader, and give this "
+        "loader to dpspec.record: batches of another loader have no known sampling rate. A custom loop "
+        "reports each batch."
+    ),
+)
+FILLED = Fault(
+    name="filled-batches",
+    assumption="sampling",
+    title="empty batches that rand_on_empty replaced by a random row",
+    observed="reported",
+    advice=(
+        "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn "
+        "alone, the sum without it has the random row in its place, and moves by two clip norms."
+    ),
+)
+SEVERAL = Fault(
+    name="several-batches",
+    assumption="sampling",
+    title="steps with several drawn batches",
+    observed="reported",
+    advice=("Skipping drawn batches changes the sampling distribution; joining batches changes the sampling rate."),
+)
+
+
+class Batches(Probe[BatchFacts]):
+    """Counts the drawn batches that steps leave."""
+
+    name, kind = "batches", BatchFacts | None
+    lacks = Missing(condition="unused-batches", subject="the number of unused batches")
+
+    @staticmethod
+    def is_required(header: Header, steps: SeenSteps) -> bool:
+        """Drawn records that the loop does not report come from a sampler that shows it."""
+        return steps.drawn and not emits(header, "after_report")
+
+    def start(self, training: Training) -> None:
+        """Keep the observer of the sampler."""
+        self._samples, self._header, self._used = training.samples, training.header, 0
+
+    def after_step(self, step: PendingStep) -> None:
+        """Count the batches of the step, which a loop may report itself; and warn at the first step."""
+        self._used += step.batches % UNSEEN
+        scheme = self._header.scheme
+        if step.number == 1 and self._header.accountant and scheme not in ("poisson", "none", "unknown"):
+            notice(
+                f"dpspec.record: the loader's batches are {scheme}, and the accountant computes with Poisson samples: "
+                "iterate the loader that make_private returned, with poisson_sampling=True",
+                UserWarning,
+            )
+
+    def facts(self) -> BatchFacts | None:
+        """None without a loader whose sampler can be observed."""
+        samples = self._samples
+        if samples is None:
+            return None
+        return BatchFacts(unused=max(0, samples.drawn - self._used), passed_over=samples.passed_over)
+
+    @staticmethod
+    def judge(facts: BatchFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+        """Each step uses one Poisson sample, and each sample is used."""
+        header = run.header
+        is_sampled = header.is_poisson or bool(np.isfinite(run["rate"]).any())
+        yield from _tests(run, is_sampled=is_sampled)
+        if is_sampled:
+            yield _sampling(run)
+        if is_sampled or header.in_epochs:
+            yield from _unused(facts, run)
+        if header.in_epochs:
+            yield stated("order")
+
+
+def _tests(run: RecordedRun, *, is_sampled: bool) -> Iterator[Outcome]:
+    header = run.header
+    is_assumed = header.accountant != "" or bool(np.isfinite(run["rate"]).any())
+    if not header.is_poisson and header.scheme != "none" and is_assumed:
+        yield ORDERED.compared(False, 1, 0, "scheme", title=f"{ORDERED.title} {header.scheme}")
+        return
+    if is_sampled:
+        yield UNOBSERVED.none_found(run.rates.count(None), "every step has a batch")
+    if run.options.fills_empty:
+        yield FILLED.none_found(int(run.filled.sum()), f"of {run.steps} batches", None)
+    if header.is_poisson and np.isfinite(run["batches"]).any():
+        several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
+        yield SEVERAL.none_found(several, "one batch a step")
+
+
+def _sampling(run: RecordedRun) -> Outcome:
+    internal = run.internal
+    sampling_observed = internal is not None and internal.sampling is not None
+    missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
+    return stated("sampling", "" if sampling_observed else missing, "reported" if sampling_observed else "unchecked")
+
+
+def _unused(facts: BatchFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    if facts is None or not facts.unused or not np.isfinite(run["batches"]).any():
+        return
+    unused_text = "one batch was" if facts.unused == 1 else f"{facts.unused} batches were"
+    text = f"{unused_text} drawn and not used: {TEXTS['unused-batches']}"
+    # An end of each epoch, or an evaluation after it, skips batches before few steps.
+    often = facts.passed_over > max(3, run.steps // 4)
+    text += ", but batches were skipped so often that it may be a selection" if often else ""
+    yield stated("unused-batches", status="unchecked" if often else "declared", text=text)

@@ -1,0 +1,254 @@
+"""The private trainings that libraries ship as examples, and what their audit must say: see ``official.py``."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class Project:
+    """A repository, and the commit whose files run."""
+
+    repository: str
+    commit: str
+
+
+PROJECTS = {
+    "opacus": Project("github.com/pytorch/opacus", "4d0ebc84613d214fbfd37fbfd1390e3747a625ce"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A script of a project, and what the audit must say about it.
+
+    Attributes:
+        project: Its key in ``PROJECTS``.
+        script: The path in the repository; the cells of a notebook are joined.
+        arguments: Of the script.
+        environment: Variables of the script.
+        substitutions: Texts of the script, replaced, each with the reason. Each text must occur.
+        files: Files that the script reads, by name, with their content.
+        stand_ins: The folder of ``stand_ins/`` whose modules come before installed ones; empty if none.
+        printed: A regular expression; its group is the last printed epsilon.
+        epsilon: The claim; None for the printed epsilon, which may be from before the last step.
+        delta: The delta of the claim.
+        check: Further options of ``dpspec check``.
+        verdict: Of the recording.
+        rules: The names of exactly the rules that fire.
+        words: A regular expression that the check's output contains.
+    """
+
+    project: str
+    script: str
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    substitutions: Sequence[tuple[str, str, str]] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    stand_ins: str = ""
+    printed: str = r"ε = ([\d.]+)"
+    epsilon: float | None = None
+    delta: float = 1e-5
+    check: Sequence[str] = ()
+    verdict: str = "proved"
+    rules: Sequence[str] = ()
+    words: str = ""
+
+
+def _names(seed: int) -> dict[str, str]:
+    """Invented names of three languages, 400 each, in the place of a download."""
+    drawn = random.Random(seed)
+    parts = {"Aran": "ka lo mi ner tas", "Belic": "sch von der ger uld", "Corun": "ez quo pil ran tia"}
+    return {
+        f"names/{language}.txt": "\n".join("".join(drawn.choices(syllables.split(), k=2 + i % 4)) for i in range(400))
+        for language, syllables in parts.items()
+    }
+
+
+_IN_HERE = ("--device", "cpu", "--data-root", ".")
+_CIFAR10 = (*_IN_HERE, "--epochs", "2", "--batch-size", "120", "--workers", "0")
+
+EXAMPLES = {
+    "mnist": Example(
+        project="opacus",
+        script="examples/mnist.py",
+        stand_ins="images",
+        arguments=(*_IN_HERE, "-n", "2"),
+    ),
+    "cifar10": Example(
+        project="opacus",
+        script="examples/cifar10.py",
+        stand_ins="images",
+        arguments=_CIFAR10,
+        epsilon=1.71,
+        check=("--public", "learning_rate"),
+    ),
+    "cifar10, per layer": Example(
+        project="opacus",
+        script="examples/cifar10.py",
+        stand_ins="images",
+        arguments=(*_CIFAR10, "--clip_per_layer"),
+        epsilon=1.71,
+        check=("--public", "learning_rate"),
+    ),
+    "cifar10, functorch": Example(
+        project="opacus",
+        script="examples/cifar10.py",
+        stand_ins="images",
+        arguments=(*_CIFAR10, "--grad_sample_mode", "functorch"),
+        epsilon=1.71,
+        check=("--public", "learning_rate"),
+    ),
+    "cifar10, no_op": Example(
+        project="opacus",
+        script="examples/cifar10.py",
+        stand_ins="images",
+        arguments=(*_CIFAR10, "--grad_sample_mode", "no_op"),
+        epsilon=1.71,
+        check=("--public", "learning_rate"),
+    ),
+    "dcgan": Example(
+        project="opacus",
+        script="examples/dcgan.py",
+        stand_ins="images",
+        arguments=(
+            "--device",
+            "cpu",
+            "--data-root",
+            ".",
+            "--epochs",
+            "4",
+            "--batch-size",
+            "16",
+            "--ndf",
+            "8",
+            "--ngf",
+            "8",
+        ),
+        substitutions=(
+            ("inplace=True", "inplace=False", "activations in place fail under backward hooks, also without dpspec"),
+        ),
+        printed=r"\(ε = ([\d.]+)",
+        rules=("guessable-seed", "second-optimizer"),
+    ),
+    "char-lstm": Example(
+        project="opacus",
+        script="examples/char-lstm-classification.py",
+        arguments=("--device", "cpu", "--data-root", "names", "--epochs", "4", "--batch-size", "80"),
+        files=_names(1),
+        delta=8e-5,
+        rules=("varying-padding", "duplicate-records"),
+    ),
+    "imdb": Example(
+        project="opacus",
+        script="examples/imdb.py",
+        stand_ins="reviews",
+        arguments=(*_IN_HERE, "-n", "2", "-j", "0"),
+        rules=("varying-padding",),
+    ),
+    "tutorial of images": Example(
+        project="opacus",
+        script="tutorials/building_image_classifier.ipynb",
+        stand_ins="images",
+        substitutions=(
+            ("EPOCHS = 20", "EPOCHS = 2", "shorter"),
+            ("BATCH_SIZE = 512", "BATCH_SIZE = 128", "fewer records"),
+            ("MAX_PHYSICAL_BATCH_SIZE = 128", "MAX_PHYSICAL_BATCH_SIZE = 32", "fewer records"),
+            ("tqdm.notebook", "tqdm", "not in a notebook"),
+        ),
+        printed=r"target_epsilon=([\d.]+)",
+    ),
+    "tutorial of names": Example(
+        project="opacus",
+        script="tutorials/building_lstm_name_classifier.ipynb",
+        substitutions=(
+            ("download_and_extract(NAMES_DATASET_URL, DATA_DIR)", "", "no download"),
+            ("os.path.join(DATA_DIR, 'data', 'names')", "DATA_DIR", "no download"),
+            ("import requests", "", "unused"),
+            ("epochs = 50", "epochs = 4", "shorter"),
+            ("batch_size = 800", "batch_size = 80", "fewer records"),
+        ),
+        files=_names(2),
+        delta=8e-5,
+        rules=("varying-padding", "duplicate-records"),
+    ),
+}
+
+#: Batches of equal size in a shuffled order, under the accountant of Poisson batches.
+_SHUFFLED = "max_grad_norm={},\n                poisson_sampling=False,"
+
+#: The sum of clipped gradients as it is.
+_NOISELESS = "{0}.add_noise = lambda: [setattr(p, 'grad', p.summed_grad.clone()) for p in {0}.params]"
+
+#: Each record is drawn twice as often as the accountant assumes.
+_TWICE = "{}.batch_sampler.sample_rate *= 2"
+
+#: Faults by name: for three examples a text of the script and its replacement, and words that the check must use.
+FAULTS: dict[str, tuple[dict[str, tuple[str, str]], str]] = {
+    "shuffled batches": (
+        {
+            "mnist": (
+                "max_grad_norm=args.max_per_sample_grad_norm,",
+                _SHUFFLED.format("args.max_per_sample_grad_norm"),
+            ),
+            "char-lstm": (
+                "max_grad_norm=args.max_per_sample_grad_norm,",
+                _SHUFFLED.format("args.max_per_sample_grad_norm"),
+            ),
+            "dcgan": ("max_grad_norm=opt.max_per_sample_grad_norm,", _SHUFFLED.format("opt.max_per_sample_grad_norm")),
+        },
+        "shuffle|Poisson|in order",
+    ),
+    "mixup": (
+        {
+            "mnist": (
+                "        optimizer.zero_grad()\n",
+                "        optimizer.zero_grad(); data = 0.6 * data + 0.4 * data.flip(0)\n",
+            ),
+            "char-lstm": ("loss = criterion(logits, y)", "loss = criterion(0.6 * logits + 0.4 * logits.flip(0), y)"),
+            "dcgan": ("output = netD(real_data)", "output = netD(0.6 * real_data + 0.4 * real_data.flip(0))"),
+        },
+        "other records",
+    ),
+    "statistics of the batch": (
+        {
+            "mnist": (
+                "        optimizer.zero_grad()\n",
+                "        optimizer.zero_grad(); data = data - data.mean(0)\n",
+            ),
+            "char-lstm": ("loss = criterion(logits, y)", "loss = criterion(logits - logits.mean(0), y)"),
+            "dcgan": ("output = netD(real_data)", "output = netD(real_data - real_data.mean(0))"),
+        },
+        "other records",
+    ),
+    "no noise": (
+        {
+            "mnist": ("            train(args,", f"            {_NOISELESS.format('optimizer')}; train(args,"),
+            "char-lstm": ('print(f"Train stats', f'{_NOISELESS.format("optimizer")}; print(f"Train stats'),
+            "dcgan": ("data_bar = tqdm(", f"{_NOISELESS.format('optimizerD')}; data_bar = tqdm("),
+        },
+        "noise",
+    ),
+    "batches twice as large as accounted": (
+        {
+            "mnist": ("        for epoch in", f"        {_TWICE.format('train_loader')}\n        for epoch in"),
+            "char-lstm": ('print(f"Train stats', f'{_TWICE.format("train_loader")}; print(f"Train stats'),
+            "dcgan": ("for epoch in", f"{_TWICE.format('dataloader')}\nfor epoch in"),
+        },
+        "rate|records in each batch|size",
+    ),
+}
+
+
+def with_faults() -> dict[str, Example]:
+    """Each example that ``FAULTS`` names, with each fault."""
+    return {
+        f"{name}, {fault}": replace(
+            EXAMPLES[name],
+            substitutions=(*EXAMPLES[name].substitutions, (old, new, "the fault")),
+            verdict="deviates",
+            words=words,
+        )
+        for fault, (places, words) in FAULTS.items()
+        for name, (old, new) in places.items()
+    }
