@@ -93,6 +93,17 @@ def test_few_frequencies_give_the_sums_over_nodes(tilt: float) -> None:
             assert reference > 0.0 or composed.log_upper(reference) - composed.log_lower(reference) < 1e-6
 
 
+def test_two_steps_with_few_frequencies_are_charged_for_their_sums() -> None:
+    """The sums over frequencies round more than the transforms of two steps do."""
+    parts = [(atoms([math.comb(64, i) / 2.0**64 for i in range(65)], spacing=0.01), 2)]
+    for epsilon in (-0.2, 0.2, 0.4, 0.6):
+        composed = compose(parts, 0.7, epsilon, epsilon - 0.5, 1 << 16)
+        assert isinstance(composed.sums, FrequencySums)
+        with mpmath.workdps(40):
+            truth = mpmath.log(exact_delta(parts, epsilon))
+            assert mpmath.mpf(composed.log_lower(epsilon)) <= truth <= mpmath.mpf(composed.log_upper(epsilon))
+
+
 def test_a_good_tilt_keeps_a_tiny_delta_precise() -> None:
     parts = [(STEP, 12)]
     epsilon = 4.5  # of at most 4.8
@@ -133,6 +144,23 @@ def test_omitted_frequencies_are_charged(nodes: int, length: int, phases: int) -
     assert len(product) < length // 4
     assert np.abs(spectrum[len(product) :]).max() < math.exp(-50.0) * (1.0 + 1e-6)
     values, (single, squared) = convolve(parts, length)
+    error = np.abs(values - np.fft.irfft(spectrum, length))
+    assert error.max() <= single < 1e-9
+    assert math.sqrt(float(error @ error)) <= squared
+
+
+def test_sums_over_many_masses_are_charged() -> None:
+    """Few frequencies of the first phase are left: the masses of the second one are summed without a transform."""
+    rng, length = np.random.default_rng(3), 800_000
+    far = np.sort(rng.choice(60_000, 400, replace=False))
+    first = TiltedMeasure.of(Atoms(0.0, 0.1, far, rng.dirichlet(np.ones(400)), 0.0, 0.0), 60, 0.0)
+    second = TiltedMeasure.of(atoms(list(rng.dirichlet(np.ones(19_200)))), 1, 0.0)
+    product, _ = multiply_spectra([first], length)
+    assert 8 * len(second.index) * math.ceil(math.sqrt(len(product))) < length
+    values, (single, squared) = convolve([first, second], length)
+    spectrum = np.ones(length // 2 + 1, dtype=np.complex128)
+    for part in (first, second):
+        spectrum *= np.fft.rfft(np.bincount(part.index, part.masses, length)) ** part.steps
     error = np.abs(values - np.fft.irfft(spectrum, length))
     assert error.max() <= single < 1e-9
     assert math.sqrt(float(error @ error)) <= squared

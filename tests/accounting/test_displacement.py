@@ -6,7 +6,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import binom, hypergeom, norm
 
 from dpspec.accounting import Discrete, Mixture, PrivacyLoss, TruncatedPoisson, displacement_pair
 from dpspec.accounting.numerics import DIRECTIONS
@@ -80,6 +80,57 @@ def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
         for epsilon in EPSILONS[1:5]:
             delta = float(np.maximum(present - math.exp(epsilon) * absent, 0.0).sum()) * (x[1] - x[0]) ** 2
             assert delta <= math.exp(pair.log_delta_bounds(epsilon, "present-first")[1]) * 1.005 + 1e-6
+
+
+def theorem_4b(n: int, cap: int, rate: float, sigma: float, epsilon: float) -> float:
+    """The divergence of Theorem 4b, in its notation, by sums over a grid of the two coordinates."""
+    e, z = math.exp(epsilon), np.linspace(-9.0, 10.0, 191)
+    weights = np.outer(norm.pdf(z), norm.pdf(z)) * (z[1] - z[0]) ** 2
+
+    def power(first: float, second: float) -> np.ndarray:
+        exponent = first * z[:, None] / sigma + second * z[None, :] / sigma
+        return np.exp(exponent - (first**2 + second**2) / (2.0 * sigma**2))
+
+    drawn = binom(n, rate).pmf(np.arange(n + 1))
+    v = [*drawn[:cap], drawn[cap:].sum()]
+    r = rate * sum(drawn[m] * cap / (m + 1) for m in range(cap, n + 1))
+    g, in_s = power(1.0, 0.0), (n + 1) // 2
+    rest = n - in_s
+
+    def positive(*terms: np.ndarray | float) -> float:
+        return float((weights * np.maximum(sum(terms), 0.0)).sum())
+
+    def alone(share: float) -> float:
+        return positive(share * (1.0 - rate - e), rate * g)
+
+    def triple(rho: float, of_two_before: float, x: np.ndarray, y: np.ndarray | float) -> float:
+        gain = (rate * v[cap - 1] + r) * g
+        loss = v[cap - 1] * (1.0 - rate - e)
+        return positive(
+            loss, rho * (v[cap] - r - e * v[cap]) * x, of_two_before * v[cap - 2] * (1.0 - rate - e) * y, gain
+        )
+
+    def at_median(least: float, most: float, theta: float) -> float:
+        length = max(math.sqrt(1.0 - least**2), 0.5)
+        other = (1.0 + least * most) / length if theta else math.sqrt(1.0 - most**2)
+        x, y, total = power(-most, other), power(least, length), 0.0
+        for t in range(max(0, cap - 1 - rest), min(in_s, cap - 1) + 1):
+            mass = hypergeom(n, in_s, cap - 1).pmf(t)
+            rho = (in_s - t) * cap / ((t + 1) * (n - cap + 1))
+            two_before = (cap - 1 - t) * (n - cap + 2) / ((rest - cap + 2 + t) * (cap - 1))
+            total += mass * triple(rho, theta * two_before, x, y)
+        return v[cap - 2] * alone(1.0 - theta) + total
+
+    by_median = [at_median(0.0, 0.0, 0.0)]
+    by_median += [min(at_median(c, c + 0.1, theta) for theta in (0.0, 0.5, 0.85)) for c in np.arange(10) / 10.0]
+    opposed = v[cap - 2] * alone(1.0) + triple(1.0, 0.0, power(-1.0, 0.0), 0.0)
+    return sum(v[: cap - 2]) * alone(1.0) + min(opposed, max(by_median))
+
+
+@pytest.mark.parametrize("epsilon", [1.5, 4.0])
+def test_the_profile_is_at_most_2_percent_above_theorem_4b(epsilon: float) -> None:
+    log_delta = pair_of(TruncatedPoisson(1, 0.6, 3, 5, 1.0)).log_delta_bounds(epsilon, "present-first")[1]
+    assert 0.0 <= math.exp(log_delta) / theorem_4b(5, 3, 0.6, 1.0, epsilon) - 1.0 <= 0.02
 
 
 @pytest.mark.family

@@ -231,6 +231,15 @@ def test_few_nodes_are_placed_where_the_curve_bends() -> None:
     assert len(bounds.lower.alpha) <= 140  # two for each node, and few for those that round
 
 
+def test_a_weak_mechanism_has_curves_as_close() -> None:
+    """Nearly all of its epsilons are below 0.1."""
+    bounds = tradeoff_bounds(PrivacyLoss.gaussian(50.0), nodes=64)
+    truth, lower, upper = GaussianTradeOff(0.02)(ALPHAS), bounds.lower(ALPHAS), bounds.upper(ALPHAS)
+    assert np.all(lower <= truth)
+    assert np.all(truth <= upper)
+    assert np.max(upper - lower) < 1e-4
+
+
 @pytest.mark.ci
 def test_one_step_lies_between_the_curves(sampled: dict[str, TradeOffBounds]) -> None:
     truth = 0.9 * (1.0 - ALPHAS) + 0.1 * GaussianTradeOff(1.0)(ALPHAS)  # (1 - q) Id + q G_mu

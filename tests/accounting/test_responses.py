@@ -1,0 +1,43 @@
+"""Pairs of responses against sums by mpmath; the smallest rho of a curve of Rényi divergences."""
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpspec.accounting import Floats, ResponseMixture, smallest_rho
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 3.0])
+def test_the_smallest_rho_of_randomized_response_is_the_largest_ratio(epsilon: float) -> None:
+    def divergences(orders: Floats) -> Floats:
+        """ln(cosh((a - 1/2) epsilon) / cosh(epsilon / 2)) / (a - 1), by the addition theorem for small arguments."""
+        x = (orders - 1.0) * epsilon
+        small = np.minimum(x, 1.0)
+        near = np.log1p(2.0 * np.sinh(0.5 * small) ** 2 + np.tanh(0.5 * epsilon) * np.sinh(small))
+        far = np.logaddexp(x + 0.5 * epsilon, -x - 0.5 * epsilon) - np.logaddexp(0.5 * epsilon, -0.5 * epsilon)
+        return np.where(x < 1.0, near, far) / (orders - 1.0)
+
+    orders = 1.0 + np.geomspace(1e-6, 1e4, 200_001)
+    best = float(np.max(divergences(orders) / orders))
+    rho = smallest_rho(divergences, epsilon)
+    assert rho.lower <= best * (1.0 + 1e-9)
+    assert best <= rho.upper
+    assert rho.relative_width <= 1.1e-4
+
+
+def test_the_rounding_of_many_losses_is_charged_to_both_pairs() -> None:
+    rng = np.random.default_rng(5)
+    losses, weights = np.linspace(0.0, 6.0, 2000), rng.dirichlet(np.ones(2000))
+    mixture = ResponseMixture(losses, weights)
+    above, below = mixture.above(), mixture.below()
+    assert below is not None
+    with mpmath.workdps(30):
+        for epsilon in (0.0, 1.0, 3.0):
+            delta = mpmath.fsum(
+                mpmath.mpf(weight) * (1 - mpmath.exp(mpmath.mpf(epsilon) - loss)) / (1 + mpmath.exp(-mpmath.mpf(loss)))
+                for loss, weight in zip(losses.tolist(), weights.tolist(), strict=True)
+                if loss > epsilon
+            )
+            for direction in ("present-first", "absent-first"):
+                assert below.log_delta_bounds(epsilon, direction)[1] <= mpmath.log(delta)
+                assert mpmath.log(delta) <= above.log_delta_bounds(epsilon, direction)[0]
