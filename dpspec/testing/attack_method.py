@@ -213,8 +213,11 @@ class AttackMethodSuite(ProviderSuite):
 
             share = bisect(found, 0.0, 1.0, within=1e-3)[1] if found(0.0) else 0.0
             epsilon, delta = max(law.points)
-            bounds = self._lower_bounds(statistics, delta)
-            least = bisect(lambda e, b=bounds: not too_often_above(b, e), epsilon, 0.0, within=1e-3)[0]
+
+            def covered(true: float, bounds: Sequence[float] = self._lower_bounds(statistics, delta)) -> bool:
+                return not too_often_above(bounds, true)
+
+            least = bisect(covered, epsilon, 0.0, within=1e-3)[0]
             text = f"{law.name}: p-values for {share:.0%} of the true epsilon would pass {self.large_repeats} attacks"
             yield f"{text}, and lower bounds that are {epsilon - least:.2g} above the method's own at delta {delta:.3g}"
 

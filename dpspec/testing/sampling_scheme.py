@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import FrozenMap, Json, Phase, Sampling, SamplingKind
@@ -125,8 +126,6 @@ class SamplingSchemeSuite(ProviderSuite):
 
     def test_the_theory_holds_for_executed_batches(self) -> None:
         """No bound of the theory is below what drawn batches show about a record or a group, in either direction."""
-        import numpy as np
-
         from dpspec.accounting import PrivacyLoss
 
         scheme = self._scheme()
@@ -141,19 +140,8 @@ class SamplingSchemeSuite(ProviderSuite):
             loss = PrivacyLoss(tuple(theory.composed(phase, size, self.records)))
             points = [(loss.epsilon(delta).upper, delta) for delta in _DELTAS]
 
-            def outputs(
-                rng: np.random.Generator, n: int, included: np.ndarray[Any, Any] | None, sigma: float = sigma
-            ) -> Any:
-                shown = sigma * rng.normal(size=(n, steps))
-                if included is not None:
-                    shown += included[rng.integers(0, len(included), n)]
-                # The sum, and the likelihood of one inclusion at an unknown step: the best tests of many schemes.
-                log_likelihood = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
-                return np.stack([shown.sum(axis=1), log_likelihood], axis=1)
-
-            pair = Neighbors(
-                absent=lambda r, n: outputs(r, n, None), present=lambda r, n, shown=included: outputs(r, n, shown)
-            )
+            absent = partial(_outputs, steps=steps, sigma=sigma, included=None)
+            pair = Neighbors(absent=absent, present=partial(_outputs, steps=steps, sigma=sigma, included=included))
             problems = [str(problem) for problem in exceeded(pair, points, ("add", "remove"))]
             setting = f"at noise {sigma:g}" + (f" for groups of {size}" if size > 1 else "")
             require(not problems, f"{setting} the theory is too small: {'; '.join(problems)}")
@@ -185,6 +173,22 @@ class SamplingSchemeSuite(ProviderSuite):
         """Inclusions (count, steps, records) of independent epochs of dependent steps."""
         steps = epochs * self._scheme().dependent_steps
         return self._mask(11, count * steps).reshape(count, steps, self.records)
+
+
+def _outputs(
+    rng: np.random.Generator, n: int, *, steps: int, sigma: float, included: np.ndarray[Any, Any] | None
+) -> np.ndarray[Any, Any]:
+    """Of ``n`` runs, whose members a row of ``included`` counts at each step, the best tests of many schemes (n, 2).
+
+    They are the sum and the likelihood of one inclusion at an unknown step.
+    """
+    import numpy as np
+
+    shown = sigma * rng.normal(size=(n, steps))
+    if included is not None:
+        shown += included[rng.integers(0, len(included), n)]
+    log_likelihood = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
+    return np.stack([shown.sum(axis=1), log_likelihood], axis=1)
 
 
 def _most_together(masks: np.ndarray[Any, Any], size: int) -> list[int]:
