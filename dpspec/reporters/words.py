@@ -111,11 +111,16 @@ def conformance_label(status: str) -> str:
 
 def headline(audit: AuditResult, verdict: Verdict) -> str:
     """A proof on a recording names accepted cautions and assumptions: ``proved, accepting X, assuming one-record``."""
-    label, recording = verdict_label(audit, verdict), audit.recording
-    if recording is None or label not in ("proved", BUT_CAUTIONS):
-        return label
+    return ", ".join([verdict_label(audit, verdict), *qualifiers(audit, verdict)])
+
+
+def qualifiers(audit: AuditResult, verdict: Verdict) -> list[str]:
+    """The conditions of a proof on a recording, which follow its label: ``accepting X``, ``assuming one-record``."""
+    recording = audit.recording
+    if recording is None or verdict_label(audit, verdict) not in ("proved", BUT_CAUTIONS):
+        return []
     names = (("accepting", [rule.name for rule in accepted_cautions(audit)]), ("assuming", recording.assumes))
-    return ", ".join([label, *(f"{condition} {', '.join(listed)}" for condition, listed in names if listed)])
+    return [f"{condition} {', '.join(listed)}" for condition, listed in names if listed]
 
 
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
@@ -380,8 +385,13 @@ def scope_part(key: str, value: str) -> str:
 
 def curve(proven_curve: ProvenCurve) -> str:
     """The group size, and the parts of the scope that vary among the curves."""
-    scopes = (scope_part(key, str(getattr(proven_curve.scope, key))) for key in proven_curve.varying)
+    scopes = varying_scopes(proven_curve)
     return groups(proven_curve.group_size, proven_curve.scope.unit) + "".join(f", {text}" for text in scopes)
+
+
+def varying_scopes(proven_curve: ProvenCurve) -> list[str]:
+    """The parts of a curve's scope that vary among the curves."""
+    return [scope_part(key, str(getattr(proven_curve.scope, key))) for key in proven_curve.varying]
 
 
 def groups(size: int, unit: str = "record") -> str:
