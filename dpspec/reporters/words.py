@@ -200,6 +200,7 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
     lower_finding, upper_finding = (_finding(audit, i) for i in (verdict.lower_finding, verdict.upper_finding))
     by_attack = verdict.kind != "metric" and lower_finding is not None and lower_finding.rigor == "statistical"
     attacked = verdict.lower if by_attack else _attacked(audit, verdict, upper_finding or lower_finding)
+    # Rounded by itself to four digits, an upper bound of 2.99996 would be 3, and seem to just meet a claim of 3.
     lower = upper = ""
     is_void = has_void_bounds(audit) and verdict.kind != "metric"
     if verdict.upper is not None and not is_void:
