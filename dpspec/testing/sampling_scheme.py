@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 #: Standard errors of an estimate beyond which it differs: a chance of 2e-9.
 _FAR = 6.0
 
+#: Largest number of patterns of inclusions for which the exact likelihood ratio is simulated.
+_MOST_PATTERNS = 300
+
 #: Deltas at which the theory's bound is tested.
 _DELTAS = (1e-3, 1e-2, 0.05, 0.1, 0.3)
 
@@ -146,6 +149,39 @@ class SamplingSchemeSuite(ProviderSuite):
             setting = f"at noise {sigma:g}" + (f" for groups of {size}" if size > 1 else "")
             require(not problems, f"{setting} the theory is too small: {'; '.join(problems)}")
 
+    def test_a_tight_theory_is_attained(self) -> None:
+        """Equal gradients of all members attain the lower ends of a ``tight`` theory for removed records.
+
+        Simulated probabilities are off by 0.05 or more, so that only large errors show.
+        """
+        import numpy as np
+
+        from dpspec.accounting import PrivacyLoss
+
+        scheme = self._scheme()
+        theory = scheme.theory
+        if theory is None or scheme.other_gradients != "zero":
+            return
+        steps = self.epochs * scheme.dependent_steps
+        masks = self._epochs(self.runs, self.epochs)
+        for size, sigma in itertools.product(self.sizes, self.noise):
+            phase = Phase({"steps": steps, "noise_multiplier": sigma, "clip_norm": 1.0, "sampling": self._block()})
+            pairs = tuple(theory.attained(phase, size, self.records, 0)) if theory.attains(phase, size) else ()
+            if not pairs:
+                continue
+            included = masks[:, :, _most_together(masks, size)].sum(axis=2).astype(float)
+            rows, counts = np.unique(included, axis=0, return_counts=True)
+            if len(rows) > _MOST_PATTERNS:
+                continue
+            loss = PrivacyLoss(pairs, "remove")
+            for delta in _DELTAS:
+                epsilon = loss.epsilon(delta).lower
+                if epsilon <= 0.0:  # delta is larger than the advantage
+                    continue
+                attained = _most_attained(rows, counts / len(included), len(included), sigma, epsilon)
+                text = f"at noise {sigma:g} equal gradients of {size} attain a delta of at most {attained:.4g}"
+                require(attained >= delta, f"{text} at epsilon = {epsilon:.6g}, and a tight theory claims {delta:g}")
+
     # -- parts of the tests
 
     def _block(self) -> FrozenMap:
@@ -189,6 +225,27 @@ def _outputs(
         shown += included[rng.integers(0, len(included), n)]
     log_likelihood = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
     return np.stack([shown.sum(axis=1), log_likelihood], axis=1)
+
+
+def _most_attained(
+    rows: np.ndarray[Any, Any], shares: np.ndarray[Any, Any], runs: int, sigma: float, epsilon: float
+) -> float:
+    """An upper bound, at level 1e-6, of delta at ``epsilon`` for removed records.
+
+    The members' inclusions are ``rows`` (patterns, steps), whose ``shares`` come from ``runs`` simulated runs. Delta
+    changes by at most the total variation distance of the shares from the probabilities. Its mean is at most
+    sqrt(patterns / runs) / 2, and McDiarmid bounds the rest; Hoeffding bounds the error of the outputs.
+    """
+    import numpy as np
+
+    rng, draws = np.random.default_rng(7), 20_000
+    logs = math.log(2.0 / 1e-6)
+    slack = math.sqrt(len(rows) / runs) / 2.0 + math.sqrt(logs / (2.0 * runs)) + math.sqrt(logs / (2.0 * draws))
+    shown = rows[rng.choice(len(rows), draws, p=shares)] + sigma * rng.normal(size=(draws, rows.shape[1]))
+    exponents = np.log(shares) + (shown @ rows.T - 0.5 * (rows**2).sum(axis=1)) / sigma**2
+    largest = exponents.max(axis=1)
+    losses = largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
+    return float((-np.expm1(np.minimum(0.0, epsilon - losses))).mean()) + slack
 
 
 def _most_together(masks: np.ndarray[Any, Any], size: int) -> list[int]:

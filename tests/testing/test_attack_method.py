@@ -219,7 +219,7 @@ def test_a_valid_method_passes(test: type[EvidenceTest], statistics: bool) -> No
     assert failures(method_suite(test, statistics), OTHERS) == {}
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("test", "found_by"),
     [
@@ -238,7 +238,7 @@ def test_statistics_in_another_order_need_a_declaration() -> None:
     assert failures(method_suite(PairedChoice), [test]) == failures(method_suite(FairGuesses), [test]) == {}
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_the_suite_says_how_wrong_a_test_would_pass() -> None:
     first, *laws = method_suite(FairGuesses).weakest_passing()
     shift = float(first.split("less than ")[1].split()[0])
