@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import FrozenMap, Json, Phase, Sampling, SamplingKind
@@ -25,8 +27,12 @@ _DELTAS = (1e-3, 1e-2, 0.05, 0.1, 0.3)
 class SamplingSchemeSuite(ProviderSuite):
     """Subclass it and set ``kind`` and ``options``, the keys of a sampling block besides ``scheme``.
 
-    records: The number of records. epochs: The number of independent groups of steps of a simulated run.
-    noise: The noise multipliers at which the theory is tested. runs: The number of simulated runs.
+    Attributes:
+        records: The number of records.
+        epochs: The number of independent groups of steps of a simulated run.
+        noise: The noise multipliers at which the theory is tested.
+        sizes: The sizes of groups for which it is.
+        runs: The number of simulated runs.
     """
 
     family: ClassVar[str] = "sampling scheme"
@@ -34,6 +40,7 @@ class SamplingSchemeSuite(ProviderSuite):
     records: ClassVar[int] = 12
     epochs: ClassVar[int] = 1
     noise: ClassVar[tuple[float, ...]] = (0.5, 1.0)
+    sizes: ClassVar[tuple[int, ...]] = (1, 3)
     runs: ClassVar[int] = 4000
 
     def test_batches_are_distinct_records_in_order(self) -> None:
@@ -118,9 +125,7 @@ class SamplingSchemeSuite(ProviderSuite):
         require(not unknown, f"unknown checks {', '.join(unknown)} (valid: {', '.join(sorted(all_checks))})")
 
     def test_the_theory_holds_for_executed_batches(self) -> None:
-        """No bound of the theory is below what drawn batches show about one record, in either direction."""
-        import numpy as np
-
+        """No bound of the theory is below what drawn batches show about a record or a group, in either direction."""
         from dpspec.accounting import PrivacyLoss
 
         scheme = self._scheme()
@@ -128,23 +133,18 @@ class SamplingSchemeSuite(ProviderSuite):
         if theory is None:
             return
         steps = self.epochs * scheme.dependent_steps
-        included = self._epochs(self.runs, self.epochs)[:, :, 0].astype(float)
-        for sigma in self.noise:
+        masks = self._epochs(self.runs, self.epochs)
+        for size, sigma in itertools.product(self.sizes, self.noise):
+            included = masks[:, :, _most_together(masks, size)].sum(axis=2).astype(float)
             phase = Phase({"steps": steps, "noise_multiplier": sigma, "clip_norm": 1.0, "sampling": self._block()})
-            loss = PrivacyLoss(tuple(theory.composed(phase, 1, self.records)))
+            loss = PrivacyLoss(tuple(theory.composed(phase, size, self.records)))
             points = [(loss.epsilon(delta).upper, delta) for delta in _DELTAS]
 
-            def outputs(rng: np.random.Generator, n: int, present: bool, sigma: float = sigma) -> Any:
-                shown = sigma * rng.normal(size=(n, steps))
-                if present:
-                    shown += included[rng.integers(0, len(included), n)]
-                # The sum, and the likelihood of one inclusion at an unknown step: the best tests of many schemes.
-                log_likelihood = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
-                return np.stack([shown.sum(axis=1), log_likelihood], axis=1)
-
-            pair = Neighbors(absent=lambda r, n: outputs(r, n, False), present=lambda r, n: outputs(r, n, True))
+            absent = partial(_outputs, steps=steps, sigma=sigma, included=None)
+            pair = Neighbors(absent=absent, present=partial(_outputs, steps=steps, sigma=sigma, included=included))
             problems = [str(problem) for problem in exceeded(pair, points, ("add", "remove"))]
-            require(not problems, f"at noise {sigma:g} the theory is too small: {'; '.join(problems)}")
+            setting = f"at noise {sigma:g}" + (f" for groups of {size}" if size > 1 else "")
+            require(not problems, f"{setting} the theory is too small: {'; '.join(problems)}")
 
     # -- parts of the tests
 
@@ -173,6 +173,32 @@ class SamplingSchemeSuite(ProviderSuite):
         """Inclusions (count, steps, records) of independent epochs of dependent steps."""
         steps = epochs * self._scheme().dependent_steps
         return self._mask(11, count * steps).reshape(count, steps, self.records)
+
+
+def _outputs(
+    rng: np.random.Generator, n: int, *, steps: int, sigma: float, included: np.ndarray[Any, Any] | None
+) -> np.ndarray[Any, Any]:
+    """Of ``n`` runs, whose members a row of ``included`` counts at each step, the best tests of many schemes (n, 2).
+
+    They are the sum and the likelihood of one inclusion at an unknown step.
+    """
+    import numpy as np
+
+    shown = sigma * rng.normal(size=(n, steps))
+    if included is not None:
+        shown += included[rng.integers(0, len(included), n)]
+    log_likelihood = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
+    return np.stack([shown.sum(axis=1), log_likelihood], axis=1)
+
+
+def _most_together(masks: np.ndarray[Any, Any], size: int) -> list[int]:
+    """The first record, then repeatedly the record that shares the most batches with the chosen ones."""
+    members = [0]
+    while len(members) < min(size, masks.shape[2]):
+        shared = (masks * masks[:, :, members].sum(axis=2, keepdims=True, dtype=int)).sum(axis=(0, 1))
+        shared[members] = -1
+        members.append(int(shared.argmax()))
+    return members
 
 
 def _scores(values: np.ndarray[Any, Any], expected: float) -> np.ndarray[Any, Any]:

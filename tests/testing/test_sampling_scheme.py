@@ -51,6 +51,17 @@ class TooSmallTheory(Periodic):
     theory = HalvedTheory()
 
 
+class AloneTheory(PeriodicTheory):
+    """Groups have the bound of one record."""
+
+    def composed(self, phase: Any, group_size: int, records: int) -> Any:
+        return super().composed(phase, 1, records)
+
+
+class Alone(Periodic):
+    theory = AloneTheory()
+
+
 class OtherInclusion(Periodic):
     @property
     def inclusion(self) -> float:
@@ -123,6 +134,7 @@ def suite(code: type[Periodic]) -> Any:
         kind = "periodic"
         options: ClassVar = {"epoch_steps": 4}
         runs = 500
+        noise = (1.0,)
 
     Suite.registry = classmethod(lambda cls: found)  # type: ignore[method-assign, assignment]
     return Suite()
@@ -150,6 +162,7 @@ def test_a_right_scheme_passes() -> None:
     ("code", "found_by"),
     [
         (TooSmallTheory, "test_the_theory_holds_for_executed_batches"),
+        (Alone, "test_the_theory_holds_for_executed_batches"),
         (OtherInclusion, "test_inclusion_is_that_of_the_batches"),
         (OtherMoments, "test_moments_are_those_of_the_batches"),
         (Unseeded, "test_the_generator_decides"),
