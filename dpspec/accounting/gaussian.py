@@ -21,7 +21,8 @@ from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, Interval, b
 
 _NODES, _WEIGHTS = gauss_rule(8)
 
-#: Below this u the first term is so close to one that the second is subtracted from it directly.
+#: Below this u the first term is so close to one that the second is subtracted from it directly: Mills ratios overflow
+#: below u = -37.6.
 _FAR_LEFT = -25.0
 
 
@@ -36,10 +37,12 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
         raise ValueError("epsilon must be a number")
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         u = eps / effect - 0.5 * effect
+        # The definition's difference has a relative error of 9e-12 at epsilon 0.01 and mu 0.002, and this one 3e-15.
         # R(u) - R(u + mu): by quadrature of 1 - z R(z) if mu is small, else as a difference
         short = effect * np.maximum(1.0, -u) < 0.25
         z = u[..., None] + np.where(short, effect, 0.0)[..., None] * _NODES
-        # far out 1 - z R(z) by its asymptotic series, as the difference would lose digits
+        # Far out 1 - z R(z) by its asymptotic series: the difference has a relative error of 2e-13 at z = 60 and of
+        # 1e-6 at 1e5. The series has 2e-16 from 60 on, and 3e-11 at 20.
         w = 1.0 / np.square(np.maximum(np.abs(z), 1.0))
         series = w * (1 - 3 * w * (1 - 5 * w * (1 - 7 * w * (1 - 9 * w * (1 - 11 * w)))))
         slope = np.where(z > 60.0, series, 1.0 - z * _mills(z))
@@ -53,7 +56,14 @@ def log_delta(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Floats:
 
 
 def normal_masses(z: Floats) -> Floats:
-    """Masses of the standard normal distribution between neighbors of ``z``, which ascends."""
+    """Masses of the standard normal distribution between neighbors of ``z``, which ascends.
+
+    Above 0 they are computed in the lower tail: differences of ``ndtr`` are multiples of 1e-16 there.
+
+    >>> z = np.array([8.4, 8.5])
+    >>> float(ndtr(z[1]) - ndtr(z[0])), f"{normal_masses(z)[0]:.4g}"
+    (0.0, '1.284e-17')
+    """
     return np.asarray(np.where(z[:-1] > 0.0, ndtr(-z[:-1]) - ndtr(-z[1:]), ndtr(z[1:]) - ndtr(z[:-1])))
 
 

@@ -289,7 +289,15 @@ def log_delta_at_orders(
 def best_epsilon(
     orders: npt.ArrayLike, rdp: npt.ArrayLike, delta: float, conversion: Conversion = "improved"
 ) -> BestEpsilon:
-    """The smallest epsilon at ``delta`` over ``orders`` and their divergences, both (n,); these may be infinite."""
+    """The smallest epsilon at ``delta`` over ``orders`` and their divergences, both (n,); these may be infinite.
+
+    The cost of the conversions, for one Gaussian step whose epsilon is 4.378 by its exact profile:
+
+    >>> orders = np.arange(1.01, 64.0, 0.01)
+    >>> rdp = gaussian_rdp(orders, 1.0)
+    >>> [f"{best_epsilon(orders, rdp, 1e-5, name).epsilon:.2f}" for name in ("improved", "mironov")]
+    ['4.73', '5.30']
+    """
     target = inside("delta", delta)
     best = _smallest(orders, rdp, lambda a, d: epsilon_at_orders(a, d, target, conversion))
     return BestEpsilon(best.value, best.order, best.at_edge and best.value > 0.0)

@@ -2,6 +2,13 @@
 
 Costs are rough estimates for ``Plan``. Stored trials are untrusted: values that no run writes raise ``ValueError``, and
 the trial is repeated.
+
+>>> chunks(5, together=2)
+((0, 1), (2, 3), (4,))
+>>> fair_coins("0120", 4)
+Traceback (most recent call last):
+...
+ValueError: coins must be 4 characters 0 or 1, got '0120'
 """
 
 from __future__ import annotations

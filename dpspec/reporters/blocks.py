@@ -1,4 +1,4 @@
-"""The blocks of a document: what a report says, in order, without a format.
+"""The blocks of a document: the content of a report, in order, without a format.
 
 Modules of ``dpspec.reporters.documents`` build documents of results. Renderers lay the blocks out, escape their texts
 and add no words.
@@ -32,12 +32,12 @@ class Span:
 
 @dataclass(frozen=True)
 class Badge:
-    """A verdict or a conformance, which stands out.
+    """A verdict or a conformance, to be highlighted.
 
     Attributes:
         text: The words. After a comma, conditions of the verdict.
         status: The verdict, the conformance, or ``rejected`` for a test; empty for another label.
-        control: Whether a control has this status on purpose, so that it is no alarm.
+        control: Whether a control has this status on purpose; then it raises no alarm.
     """
 
     text: str
@@ -83,13 +83,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Section:
-    """A title, and what belongs to it.
+    """A title with its blocks.
 
     Attributes:
         level: 1 for the report, 2 for its parts, 3 for one audit or matrix of a report, or a part of a part.
         key: The name that links lead to; empty if none do.
-        kind: What the section is about, if it looks different.
-        summary: A sentence that stands for the section if a format folds it; empty for a section that is not folded.
+        kind: The subject of a section that some formats lay out differently.
+        summary: The sentence that a format shows in place of a folded section; empty for a section that is not folded.
         is_open: Whether a folded section is open at first.
     """
 
@@ -120,7 +120,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Droppable:
-    """Blocks of which a format with a maximum length omits the last ones, and the block that then counts these."""
+    """Blocks whose last ones a format with a maximum length omits, and the block that counts the omitted ones."""
 
     blocks: tuple[Block, ...]
     omitted: Callable[[int], Block | None]
@@ -148,7 +148,7 @@ class Lead:
 
 @dataclass(frozen=True)
 class Notice:
-    """A warning that precedes all else: a label, a text for each case, and what it means for the reader."""
+    """A warning that precedes all else: a label, a text for each case, and the meaning for the reader."""
 
     label: str
     cases: tuple[Text, ...]
@@ -198,7 +198,7 @@ class Values:
     values: tuple[Text, ...]
 
 
-#: What the cells of a column are, and what is wrong with a row.
+#: The content of the cells of a column, and the fault of a row.
 Meaning: TypeAlias = Literal["", "cell", "says", "number"]
 Mark: TypeAlias = Literal["", "rejected", "printed"]
 
@@ -213,10 +213,10 @@ class Table:
         titles: For each row the title that replaces its first ``keys`` cells, if the rows are too wide for a table.
         keys: The number of columns that name a row.
         prose: The number of the column with sentences, which a narrow format folds; None without one.
-        title: What the rows are.
+        title: A caption of the rows.
         kind: ``overview`` for claims and channels, ``broad`` for many columns, ``tests`` for tests of conformance,
             ``numbers``, and ``sortable`` for cells of a matrix.
-        meanings: For each column what its cells are, if they look different: a name, sentences or a number.
+        meanings: For each column whether its cells are names, sentences or numbers, or empty.
         marks: For each row ``rejected`` for a failed test, ``printed`` for a formula that is wrong, or empty.
     """
 
@@ -256,7 +256,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing as SVG, and the words that say the same; no words if the text beside it does."""
+    """A drawing as SVG, and the words that say the same; no words if the text next to it does."""
 
     svg: str
     text: str = ""

@@ -89,13 +89,17 @@ def _short(value: Decimal) -> str:
 
 @dataclass(frozen=True)
 class Line:
-    """Points in the order of the line; values without a place on the axes are omitted."""
+    """Points in the order of the line; values without a place on the axes are omitted.
+
+    ``is_bound``: False for a line without a guarantee, in a series with bounds.
+    """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     color: int = 0
     dash: int = 0
+    is_bound: bool = True
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def overlaid(cells: Sequence[tuple[str, Chart | None]]) -> Chart | None:
 
 
 def _bounding(chart: Chart) -> Chart:
-    return replace(chart, lines=[line for line in chart.lines if not line.label.endswith(_UNBOUNDED)])
+    return replace(chart, lines=[line for line in chart.lines if line.is_bound])
 
 
 def curve_points(audit: AuditResult) -> tuple[float, ...]:
@@ -289,13 +289,13 @@ def series_chart(series: Series) -> Chart | None:
     groups = _groups(series)
     lines = []
     for j, y in enumerate(ys):
-        unbounded = _UNBOUNDED if series.bounds and not {x, y} & set(series.bounds) else ""
+        is_bound = not series.bounds or bool({x, y} & set(series.bounds))
         for i, (group, rows) in enumerate(groups):
             text = ", ".join(map(spaced, filter(None, [group, y if len(ys) > 1 or not group else ""])))
             color = i if len(groups) > 1 else j
             dash = j if len(groups) > 1 else 0
             xs, values = _values(series, x, rows), _values(series, y, rows)
-            lines.append(Line(f"{text}{unbounded}", xs, values, color, dash))
+            lines.append(Line(f"{text}{'' if is_bound else _UNBOUNDED}", xs, values, color, dash, is_bound))
     return Chart(
         series.title,
         lines,

@@ -165,12 +165,12 @@ def _list(block: Items) -> Markup:
 
 
 def _item(item: Item, *, has_state: bool) -> Markup:
-    first, *others = spans(item.text) or (Span(""),)
+    first, *remaining = spans(item.text) or (Span(""),)
     text = _piece(first, whole=True)
     if has_state:
-        text = Markup("{} <span>{}</span>").format(text, _inline(tuple(others)).strip())
+        text = Markup("{} <span>{}</span>").format(text, _inline(tuple(remaining)).strip())
     else:
-        text += _inline(tuple(others))
+        text += _inline(tuple(remaining))
     key = Markup(' id="{}"').format(plain(item.key)) if item.key else ""
     return Markup("<li{}>{}{}</li>\n").format(key, text, _below(item))
 

@@ -45,7 +45,7 @@ def text_table(
         least = min(longest, _LEAST) if number == folded else longest
         table.add_column(justify="left" if number == 0 else justify, overflow="fold", min_width=least)
     for row in cells:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(Text, row))  # a string would be markup: "[red]x" loses its brackets
     out = io.StringIO()
     Console(file=out, width=width or _UNLIMITED, color_system=None, force_terminal=False).print(table, crop=False)
     return tuple(line.rstrip() for line in out.getvalue().splitlines())

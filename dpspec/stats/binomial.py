@@ -24,7 +24,13 @@ MARGIN = 1e-12
 
 
 def at_least(successes: int, trials: int, probability: float) -> float:
-    """P[Bin(trials, probability) >= successes]: p-value of a success probability of at most ``probability``."""
+    """P[Bin(trials, probability) >= successes]: p-value of a success probability of at most ``probability``.
+
+    One minus the probability of fewer successes would have no digits below 1e-16.
+
+    >>> f"{at_least(100, 100, 0.5):.3g}", f"{1.0 - special.bdtr(99, 100, 0.5):.3g}"
+    ('7.89e-31', '1.11e-16')
+    """
     _check(successes, trials)
     if successes == 0:
         return 1.0
@@ -120,7 +126,7 @@ def cumulant_of(logs: Floats, values: Floats) -> Callable[[float], tuple[float, 
     """K and its derivative for a distribution with the probabilities e^``logs`` of ``values``, (n,) each."""
 
     def cumulant(u: float) -> tuple[float, float]:
-        weighted = logs + u * values
+        weighted = logs + u * values  # their exponentials overflow from 710 on
         top = float(weighted.max())
         weights = np.exp(weighted - top)
         total = float(weights.sum())

@@ -10,6 +10,10 @@ source of randomness has half of the level:
 
 Both hold for any values in [0, 1], thus for a loss divided by its maximum. Stored shares are integers in billionths,
 rounded down; the test of a minimum counts the next larger one.
+
+>>> right = [910] * 60  # of 1,000 test records, after each of 60 runs
+>>> f"{average_at_least(right, 1000, 0.8):.2g}", average_at_least(right, 1000, 0.9)
+('0.033', 1.0)
 """
 
 import math

@@ -1,1 +1,1 @@
-"""The documents of a result: what each report says, in order, as blocks that any renderer can lay out."""
+"""The documents of a result: the content of each report, in order, as blocks that any renderer can lay out."""

@@ -41,7 +41,7 @@ def name_of(result: Result) -> str:
 
 
 def opening(result: Result, *, internal: bool) -> Section:
-    """What a reader sees first. ``internal``: whether to warn that values depend on the data."""
+    """The first blocks of a page. ``internal``: whether to warn that values depend on the data."""
     title = (f"{name_of(result)} ", Span(result.created[:10], "quiet"))
     return Section(title, tuple(_blocks(result, internal)), level=1)
 
@@ -137,7 +137,7 @@ def _changes(groups: Sequence[tuple[str, tuple[str, ...]]]) -> Iterator[Item]:
 
 
 def _lists(audits: Sequence[AuditResult], titles: Sequence[str]) -> Iterator[Section]:
-    """Causes, cautions, and what a person must confirm or accept."""
+    """Causes, cautions, and sentences that a person must confirm or accept."""
     recordings = [audit.recording for audit in audits if audit.recording]
     lists: list[tuple[Text, list[Text]]] = [
         (_for("What to fix in the training", "for the engineer"), [*_causes(audits, titles)]),

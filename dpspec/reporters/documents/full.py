@@ -22,6 +22,7 @@ from dpspec.reporters.blocks import (
     items,
 )
 from dpspec.reporters.documents.parts import (
+    NO_ASSUMPTIONS,
     alarm,
     at_conditions,
     claim,
@@ -127,4 +128,4 @@ def _assumptions(audit: AuditResult) -> Block:
         )
         for assumption in words.assumptions_of(audit)
     ]
-    return items(*stated) if stated else Sentence("None beyond those of the formulas' sources.")
+    return items(*stated) if stated else Sentence(NO_ASSUMPTIONS)

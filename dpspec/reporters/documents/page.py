@@ -36,6 +36,7 @@ from dpspec.reporters.charts import interval_chart
 from dpspec.reporters.documents.first_screen import opening
 from dpspec.reporters.documents.parts import (
     CONTRADICTION,
+    NO_ASSUMPTIONS,
     at_conditions,
     executed_training,
     notes,
@@ -182,18 +183,18 @@ class _Page:
         controls = [view for view in self.audits if view.is_control]
         if not controls:
             return
-        one = len(controls) == 1
+        is_single = len(controls) == 1
         named: list[str | Piece] = []
         for view in controls[:_MOST_CONTROLS]:
             named += [", " if named else "", Span(view.title, link=view.key)]
-        more = len(controls) - _MOST_CONTROLS
-        further = f" and {more} more, marked below," if more > 0 else ""
-        verb = "deviates" if one else "deviate"
+        further = len(controls) - _MOST_CONTROLS
+        remainder = f" and {further} more, marked below," if further > 0 else ""
+        verb = "deviates" if is_single else "deviate"
         text = (
-            f"{further} {verb} from the declaration on purpose, and the audit detects it. No bound applies to the "
-            f"executed run of {'a control' if one else 'controls'}."
+            f"{remainder} {verb} from the declaration on purpose, and the audit detects it. No bound applies to the "
+            f"executed run of {'a control' if is_single else 'controls'}."
         )
-        yield Sentence((Span("A control:" if one else "Controls:", "strong"), " ", *named, text), "control")
+        yield Sentence((Span("A control:" if is_single else "Controls:", "strong"), " ", *named, text), "control")
 
     def _claims(self) -> Section:
         number, exit_code = len(self.audits), int(self.result.exit_code)
@@ -209,8 +210,8 @@ class _Page:
             blocks.append(Sentence((f"{rows} with the verdict and the upper bound of each claim: ", *links, ".")))
         claims = [
             (view, index, verdict)
-            for place, view in enumerate(self.audits)
-            if place not in self.gridded  # the grid of the matrix has them
+            for number_of_audit, view in enumerate(self.audits)
+            if number_of_audit not in self.gridded  # the grid of the matrix has them
             for index, verdict in enumerate(view.claims)
         ]
         failing = [claim for claim in claims if not claim[2].expected]
@@ -327,10 +328,10 @@ class _Page:
 def _verdict_cell(view: _Audit, verdict: Verdict) -> Text:
     badge = view.badge(verdict, remark=True)
     label = words.verdict_label(view.audit, verdict)
-    given = words.headline(view.audit, verdict).removeprefix(label).removeprefix(", ")
+    qualifier = words.headline(view.audit, verdict).removeprefix(label).removeprefix(", ")
     pieces: list[Piece] = [badge]
-    if given:
-        pieces += [Break(), Span(given, "quiet")]
+    if qualifier:
+        pieces += [Break(), Span(qualifier, "quiet")]
     conformance = view.audit.conformance.status
     if conformance in ("deviates", "checks-missing"):
         pieces += [Break(), view.conformance_badge("run deviates" if conformance == "deviates" else "")]
@@ -375,22 +376,23 @@ def _evidence(view: _Audit) -> Iterator[Block]:
         yield Fold(title, passing)
     yield from executed_training(audit, level=3)
     yield Section("Conformance of the executed run", tuple(_conformance(view)), level=3)
-    found = words.findings(audit)
+    findings = words.findings(audit)
     if view.has_figures:
         drawn = tuple(_figure(figure, f"{view.key}-f{index}") for index, figure in enumerate(figures.figures(audit)))
         if drawn:
             yield Section("Figures", drawn, level=3)
-        yield Section("Findings", (_findings(found),), level=3)
+        yield Section("Findings", (_findings(findings),), level=3)
     else:
-        omitted = f"This page of many audits omits {words.count(len(found), 'number')} and the figures of this one. "
+        omitted = f"This page of many audits omits {words.count(len(findings), 'number')} and the figures of this one. "
         report = Span("dpspec report PAGE --format json", "code")
         yield Sentence((omitted, report, " writes the embedded result with all of them."), "quiet")
     assumptions = words.assumptions_of(audit)
     stated: list[Text] = [
-        (State(one.status), " ", Span(one.name, "strong"), f": {words.assumption(one)}") for one in assumptions
+        (State(assumption.status), " ", Span(assumption.name, "strong"), f": {words.assumption(assumption)}")
+        for assumption in assumptions
     ]
     title = f"{words.count(len(assumptions), 'assumption')} of the findings and of the attack"
-    content = items(*stated) if stated else Sentence("None beyond those of the formulas' sources.")
+    content = items(*stated) if stated else Sentence(NO_ASSUMPTIONS)
     yield Section("Assumptions", (Fold(title, (content,)),), level=3)
     yield from (Sentence(note, "note") for note in notes(audit))
 
@@ -440,8 +442,8 @@ def _conformance(view: _Audit) -> Iterator[Block]:
 
 def _power(audit: AuditResult) -> Iterator[str]:
     for power in audit.power:
-        at = f"epsilon {decimals.lower(power.epsilon)} at {words.conditions(power.at)}"
-        yield f"{power.method}: {at}{f'; {power.note}' if power.note else ''}"
+        bound = f"epsilon {decimals.lower(power.epsilon)} at {words.conditions(power.at)}"
+        yield f"{power.method}: {bound}{f'; {power.note}' if power.note else ''}"
 
 
 def _tests(checks: Sequence[Check], *, rejected: bool, title: str) -> Table:
@@ -490,7 +492,7 @@ def _values(group: Sequence[Finding]) -> Text:
 
 
 def _cell_sentences(result: Result, view: _Audit, first: AuditResult) -> Iterator[str]:
-    """What a cell of a large matrix does not share with the first cell."""
+    """The outcome of a cell of a large matrix, and its differences from the first cell."""
     audit = view.audit
     yield f"{answer(replace(result, audits=(audit,))).headline}."
     yield from (f"{verdict.claim}: {verdict.reason}" for verdict in view.claims)
@@ -502,7 +504,7 @@ def _cell_sentences(result: Result, view: _Audit, first: AuditResult) -> Iterato
     of_first = words.assumptions_of(first)
     differing = [assumption for assumption in words.assumptions_of(audit) if assumption not in of_first]
     if differing:
-        texts = (f"{one.name}, {one.status}: {words.assumption(one)}" for one in differing)
+        texts = (f"{stated.name}, {stated.status}: {words.assumption(stated)}" for stated in differing)
         yield f"Assumptions: {'; '.join(texts)}."
     yield from filter(None, audit.notes)
 

@@ -26,7 +26,10 @@ from dpspec.reporters.blocks import (
 from dpspec.reporters.limits import limits
 from dpspec.reporters.provenance import Provenance
 
-#: What a contradiction means for the reader.
+#: The sentence for findings without assumptions.
+NO_ASSUMPTIONS = "None beyond those of the formulas' sources."
+
+#: The meaning of a contradiction for the reader.
 CONTRADICTION = (
     "The attack exceeds the best upper bound. The theory, the implementation or the attack is wrong: "
     "resolve this before you use any result."
@@ -47,7 +50,7 @@ def suffix(audit: AuditResult, result: Result) -> str:
 
 
 def alarm(result: Result) -> Iterator[Notice]:
-    """The contradicted claims, and what a contradiction means."""
+    """The contradicted claims, and the meaning of a contradiction."""
     broken = [(audit, v) for audit in result.audits for v in audit.verdicts if v.verdict == "contradicted"]
     if not broken:
         return

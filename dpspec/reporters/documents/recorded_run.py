@@ -68,11 +68,10 @@ def _of_groups(audit: AuditResult, verdict: Verdict | None, deviates: bool) -> s
         size = finding.at.get("group_size", 1)
         same_delta = delta is None or finding.at.get("delta") == delta
         if (finding.quantity, finding.bound) == ("epsilon", "upper") and size != claimed_size and same_delta:
-            costs[size] = decimals.upper(finding.value) if math.isfinite(finding.value) else "no finite epsilon"
-    clauses = [
-        f"for {size} record{'' if size == 1 else 's'} of one person {'at most ' if value[0].isdigit() else ''}{value}"
-        for size, value in costs.items()
-    ]
+            costs[size] = "no finite epsilon"
+            if math.isfinite(finding.value):
+                costs[size] = f"at most {decimals.upper(finding.value)}"
+    clauses = [f"for {size} record{'' if size == 1 else 's'} of one person {cost}" for size, cost in costs.items()]
     return joined(clauses)
 
 

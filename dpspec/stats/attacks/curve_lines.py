@@ -1,6 +1,12 @@
 """The (epsilon, delta) pairs that a claim about a whole curve implies, and the fit of a Gaussian curve.
 
 The pairs are implied exactly or with slack, so together they never exceed the claim.
+
+>>> pairs = gaussian(1.0)
+>>> len(pairs), f"({pairs[17][0]}, {pairs[17][1]:.4g})"
+(35, '(4.25, 1.711e-05)')
+>>> round(gaussian_epsilon(1.0, 1e-5), 4)
+4.3772
 """
 
 import functools

@@ -2,6 +2,12 @@
 
 A kind tests a privacy curve, a set of (epsilon, delta) pairs that hold jointly under the null, or that a metric is at
 least or at most a value.
+
+>>> from dpspec.contract import FrozenMap, Scope
+>>> guesses = FrozenMap({"canaries": 100, "guesses": 40, "correct": 36})
+>>> evidence = Evidence(id="a", kind="one-run", statistics=guesses, scope=Scope(), method="a", source="a")
+>>> round(epsilon_lower(evidence, 1e-5, 0.95), 3), f"{p_value(evidence, 1.0, 1e-5):.2g}"
+(1.298, '0.0083')
 """
 
 import math

@@ -4,6 +4,10 @@ The attack answers "present" in ``true_positives`` of the ``present`` and in ``f
 The test needs one lower Clopper-Pearson bound on the true-positive rate and one upper bound on the false-positive rate,
 each at half the level ("Thresholds" in ``docs/explanation/proofs/independent-runs.md``). Chosen thresholds leave 0, 1,
 2, 4, 8, ... errors on one side (Bonferroni).
+
+>>> ranked = outcomes([3.1, 0.2, 2.7, 0.9] * 20, [1, 0, 1, 0] * 20)  # the scores separate the runs
+>>> round(epsilon_lower(ranked, 1e-5, 0.95), 3), round(fixed_epsilon_lower(40, 40, 40, 0, 1e-5, 0.95), 3)
+(1.764, 2.337)
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a session asks of the adapter of a training, whatever its kind."""
+"""The interface of an adapter, by which a session records all kinds of training."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class Header:
 
     @property
     def has_rates(self) -> bool:
-        """Whether the rate of a step is that of a Poisson sample: of a sampler, or as a loop without one declares."""
+        """Whether a step with a rate has a Poisson sample: drawn by a sampler, or declared by a loop without one."""
         return self.is_poisson or (self.scheme, self.source) == ("none", "own-loop")
 
     @property

@@ -62,8 +62,8 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[RunTest, ...]]:
         stepless = f"{error} ended the block before the first step" if error else "the optimizer never stepped"
         cause = f"the recorder stopped: {reason}" if reason else stepless
         raise NothingToRunError(f"{path}: no step was recorded: {cause}")
-    own = (*run_tests(run.all_outcomes), *unscored(run), *rank_checks(run), *resume_checks(run))
-    return run, (*reported_checks(run), *own)
+    own_tests = (*run_tests(run.all_outcomes), *unscored(run), *rank_checks(run), *resume_checks(run))
+    return run, (*reported_checks(run), *own_tests)
 
 
 class RecordedRuns:

@@ -101,7 +101,7 @@ def _outside(run: RecordedRun, script: ScriptFacts, *, released: bool) -> Iterat
     The recorder counts steps of torch's optimizers. It does not see a training by other means.
     """
     optimizers = _noted(run, second_optimizer.RULE, OtherOptimizers)
-    during = any(facts is None or facts.others for facts in optimizers)
+    during = any(facts is None or facts.optimizers for facts in optimizers)
     is_alone = script.whole and not (script.before or script.after or script.peers or during)
     alone = " (no other one stepped)" if is_alone else ""
     yield (
@@ -169,7 +169,7 @@ def _no_copies(run: RecordedRun) -> str:
     copies = [facts for facts in noted if facts is not None and facts.rows and facts.most == 1]
     if not copies or len(copies) < len(noted):
         return ""
-    inspected, nearly_equal = sum(facts.inspected for facts in copies), sum(facts.near for facts in copies)
+    inspected, nearly_equal = sum(facts.inspected for facts in copies), sum(facts.near_copies for facts in copies)
     if 2 * nearly_equal >= inspected > 0:
         text = f"{nearly_equal} of {inspected} inspected ones nearly equal another: copies with noise?"
         return f" (no two are equal, but {text})"
@@ -251,7 +251,7 @@ def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[Fir
         yield f"{end.error} ended the block after {run.steps} steps."
     moved = [test for test in rejected if test.name in (MOVED.name, OTHER_PARAMETERS.name)]
     optimizers = _noted(run, second_optimizer.RULE, OtherOptimizers)
-    with_others = [facts for facts in optimizers if facts is not None and facts.others]
+    with_others = [facts for facts in optimizers if facts is not None and facts.optimizers]
     explaining = {loaded_weights.RULE.name}
     if with_others and with_others[0].changes_model:  # the caution is of the first part with another optimizer
         explaining.add(second_optimizer.RULE.name)

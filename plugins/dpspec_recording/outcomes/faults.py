@@ -126,13 +126,13 @@ class Fault:
         return self.compared(count == 0, 0, count, note, detectable, whole=whole, advice=advice)
 
     def compared_at_steps(self, declared: Values, executed: Values) -> RunTest:
-        """The outcome of a comparison of values of steps (T,), None if unknown: those of the first difference."""
-        expected, found = np.array(declared, dtype=np.float64), np.array(executed, dtype=np.float64)
-        wrong = ~np.isclose(found, expected, rtol=1e-9, atol=0.0)
+        """The outcome of a comparison of values of steps (T,), None if unknown. It has the first different values."""
+        expected, measured = np.array(declared, dtype=np.float64), np.array(executed, dtype=np.float64)
+        wrong = ~np.isclose(measured, expected, rtol=1e-9, atol=0.0)
         step = int(np.argmax(wrong))
-        first, other = (float(np.nan_to_num(values[step], nan=0.0)) for values in (expected, found))
+        first = [float(np.nan_to_num(values[step], nan=0.0)) for values in (expected, measured)]
         note = f"first at step {step + 1}" if wrong.any() else "at all steps"
-        return self.compared(not wrong.any(), first, other, note)
+        return self.compared(not wrong.any(), *first, note)
 
     def audited(self, audits: AuditFacts, count: float, note: str = "", detectable: float | None = 0.0) -> RunTest:
         """The outcome of a count over the audited steps that should be zero."""

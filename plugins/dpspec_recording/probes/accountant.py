@@ -1,4 +1,4 @@
-"""What the accountant counts at each step.
+"""The steps, noise and rate that the accountant counts.
 
 The mistake: it counts something else than the training does, and states a smaller epsilon::
 
@@ -85,7 +85,7 @@ class Accountant(Probe[AccountantFacts]):
         self._accountant = training.script_parts.accountant
 
     def after_step(self, step: PendingStep) -> None:
-        """Read what it counts now."""
+        """Read its last entry."""
         if self._accountant is not None:
             step.accounted = self._accountant.told()
 

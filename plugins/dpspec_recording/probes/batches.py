@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFacts:
-    """Drawn batches that no step used, and how often batches were passed over before later ones were used."""
+    """Numbers of drawn batches that no step used, and of times that batches were passed over before later ones."""
 
     # ranks draw for the same steps, so the one that passes over most batches counts
     unused: Count = field(metadata=join_by(max, sum))

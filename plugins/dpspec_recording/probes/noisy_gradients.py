@@ -106,7 +106,7 @@ class NoisyGradients(Probe[NoisyGradientFacts]):
         self._training.is_gradient_compared = self._gradients.end()
 
     def facts(self) -> NoisyGradientFacts:
-        """What was compared until now."""
+        """The comparisons until now."""
         stepped = self._gradients
         return NoisyGradientFacts(
             compared=stepped.compared, changed=int(stepped.changed), scaled=stepped.scaled, explained=stepped.explained

@@ -1,13 +1,12 @@
 """Rules: mistakes that dpspec and plugins notice while a training runs.
 
-The mistake of one of them: an adversary who knows the script recomputes its noise::
+The mistake that the rule ``guessable-seed`` notices: an adversary who knows the script recomputes its noise::
 
     torch.manual_seed(42)
     model, optimizer, loader = engine.make_private(...)
 
 A rule is a class of :mod:`dpspec.contract.rules`, also of a plugin. This probe gives all rules the events of a
-training, and the folder their facts. A caution depends on the claim, so :mod:`dpspec_recording.judge.rules` asks for
-it.
+training, and the folder their facts. A caution depends on the claim: :mod:`dpspec_recording.judge.rules` makes it.
 """
 
 from __future__ import annotations
@@ -45,29 +44,29 @@ class RuleFact:
     error: str = ""
 
 
-def _rows(seen: Sequence[Sequence[Mapping[str, RuleFact]]]) -> tuple[Mapping[str, RuleFact], ...]:
-    return tuple(chain.from_iterable(seen))
+def _together(rows: Sequence[Sequence[Mapping[str, RuleFact]]]) -> tuple[Mapping[str, RuleFact], ...]:
+    return tuple(chain.from_iterable(rows))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuleFacts:
-    """The facts of all rules by name, of each rank and part: a rule that fires in one of them is a caution."""
+    """The facts of all rules by name, of each rank and part: a rule that fires in a single rank is a caution."""
 
-    seen: tuple[Mapping[str, RuleFact], ...] = field(metadata=join_by(_rows))
+    by_rule: tuple[Mapping[str, RuleFact], ...] = field(metadata=join_by(_together))
 
     def of(self, rule: Rule, kind: type[F]) -> tuple[F | None, ...]:
-        """The facts of a rule in each rank and part; None where it failed, or was not installed.
+        """The facts of a rule in each rank and part; None if it failed there, or was not installed.
 
         Raises:
             RecordingError: The folder holds facts of another form.
         """
-        facts = (seen.get(rule.name) for seen in self.seen)
+        facts = (by_rule.get(rule.name) for by_rule in self.by_rule)
         return tuple(None if fact is None or fact.error else _read(rule.name, kind, fact.facts) for fact in facts)
 
     @property
     def failed(self) -> tuple[str, ...]:
         """The names of the rules that an error ended in some rank or part."""
-        return tuple(dict.fromkeys(name for seen in self.seen for name, fact in seen.items() if fact.error))
+        return tuple(dict.fromkeys(name for by_rule in self.by_rule for name, fact in by_rule.items() if fact.error))
 
 
 def _read(name: str, kind: type[F], facts: Any) -> F:
@@ -76,6 +75,9 @@ def _read(name: str, kind: type[F], facts: Any) -> F:
     except ValueError as error:
         raise RecordingError(f"{error}: cannot read its facts in the recording") from None
 
+
+#: The subject of the sentence on a recording without these facts.
+_SUBJECT = "the cautions of the rules"
 
 #: The run in a warning at the first step.
 _FIRST_STEP = RuleRun(own_loop=False, steps=1, delta=1e-5)
@@ -100,7 +102,7 @@ class Rules(Probe[RuleFacts]):
     """Calls all rules. Code of a plugin must not end a recording: an exception of a rule ends this rule alone."""
 
     name, kind = "rules", RuleFacts | None
-    lacks = Missing(condition="one-record", subject="the cautions of the rules")
+    lacks = Missing(condition="one-record", subject=_SUBJECT)
 
     @staticmethod
     def is_required(header: Header, steps: SeenSteps) -> bool:
@@ -116,14 +118,14 @@ class Rules(Probe[RuleFacts]):
 
     def start(self, training: Training) -> None:
         """Make and start the rules."""
-        self._header, parts = training.header, training.script_parts
+        self._header, script_parts = training.header, training.script_parts
         setup = RuleSetup(
-            model=parts.model,
+            model=script_parts.model,
             optimizer=training.optimizer,
             private_optimizer=training.private_optimizer,
-            loader=parts.loader,
+            loader=script_parts.loader,
             resumes=training.part > 1,
-            compiled=parts.compiled is not None,
+            compiled=script_parts.compiled is not None,
         )
         for rule in _installed() if self._given is None else self._given:
             with self._guarded(rule):
@@ -165,14 +167,14 @@ class Rules(Probe[RuleFacts]):
                 observer.stop()
 
     def facts(self) -> RuleFacts:
-        """The facts of all rules. Those of another kind than the rule declares end it: no reader would accept them."""
+        """The facts of all rules. A rule whose facts are not of its kind ends: no reader would accept these."""
         facts_by_rule: dict[str, RuleFact] = {}
         for rule, observer in [*self._rules.values()]:
             with self._guarded(rule):
                 stated = json_records.write(observer.facts())
                 json_records.read(observer.kind, stated, "facts")
                 facts_by_rule[rule.name] = RuleFact(facts=stated)
-        return RuleFacts(seen=({**facts_by_rule, **self._failed},))
+        return RuleFacts(by_rule=({**facts_by_rule, **self._failed},))
 
     def fired(self, steps: int, delta: float) -> tuple[str, ...]:
         """The names of the rules that give a caution on a claim about the steps until now."""
@@ -202,6 +204,6 @@ class Rules(Probe[RuleFacts]):
         """Name the rules of dpspec whose facts some rank or part lacks."""
         if facts is None:
             return
-        unnoted = [rule.name for rule in RULES if not all(rule.name in seen for seen in facts.seen)]
+        unnoted = [rule.name for rule in RULES if not all(rule.name in by_rule for by_rule in facts.by_rule)]
         if unnoted:
-            yield Missing(condition="one-record", subject=f"{Rules.lacks.subject}: {', '.join(unnoted)}")
+            yield Missing(condition="one-record", subject=f"{_SUBJECT}: {', '.join(unnoted)}")

@@ -93,7 +93,7 @@ class Sums(Probe[SumFacts]):
         return summed_gradients(self._training.private_optimizer, self._parameters)
 
     def facts(self) -> SumFacts:
-        """What was compared until now."""
+        """The comparisons until now."""
         return SumFacts(compared=self._compared, edited=int(self._changed))
 
     @staticmethod

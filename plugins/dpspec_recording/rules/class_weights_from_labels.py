@@ -1,4 +1,9 @@
-"""Whether a loss weights classes by the label counts of the records."""
+"""Whether a loss weights classes by the label counts of the records.
+
+The mistake: one record changes a count, and with it the gradients of all::
+
+    criterion = nn.CrossEntropyLoss(weight=1.0 / torch.bincount(y))
+"""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,9 @@
 """Whether records are equal: all of a dataset in memory, or the records of a batch from another dataset.
 
+The mistake: copies of a rare class, each clipped by itself, so that one person moves the sum by several clip norms::
+
+    data = ConcatDataset([data, rare, rare, rare])
+
 Records that nearly equal another one, as copies with noise do, raise a question of ``dpspec check``, not a caution.
 """
 
@@ -37,7 +41,7 @@ class CopyFacts:
         rows: The number of records of a dataset in memory; 0 for others.
         repeated: The number of different records among them that occur more than once.
         most: The largest number of occurrences of a record.
-        inspected, near: Records that were compared with all others, and those with a near copy.
+        inspected, near_copies: Records that were compared with all others, and those with a near copy.
         batches, with_copies: Inspected batches of other datasets, and those with equal records.
         most_in_batch: The largest number of equal records in one batch.
     """
@@ -46,7 +50,7 @@ class CopyFacts:
     repeated: Count = 0
     most: Count = 0
     inspected: Count = 0
-    near: Count = 0
+    near_copies: Count = 0
     batches: Count = 0
     with_copies: Count = 0
     most_in_batch: Count = 0
@@ -71,16 +75,16 @@ class DuplicateRecords(InputRule[CopyFacts]):
                 super().start(setup)
             return
         counts = _row_counts(tensors)
-        inspected = near = 0
+        inspected = near_copies = 0
         if tensors[0].is_floating_point() and tensors[0][0].numel() >= _VALUES:
             chosen = self._random.sample(range(len(tensors[0])), min(_INSPECTED, len(tensors[0])))
-            inspected, near = len(chosen), _near_copies(tensors[0], chosen)
+            inspected, near_copies = len(chosen), _near_copies(tensors[0], chosen)
         self._of_dataset = CopyFacts(
             rows=int(counts.sum()),
             repeated=int((counts > 1).sum()),
             most=int(counts.max()),
             inspected=inspected,
-            near=near,
+            near_copies=near_copies,
         )
 
     def observe(self, inputs: Mapping[str, Any]) -> None:

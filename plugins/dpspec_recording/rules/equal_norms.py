@@ -1,4 +1,10 @@
-"""Whether a custom loop clips a sum or a mean of its records, and reports its norm for each record."""
+"""Whether a custom loop clips a sum or a mean of its records, and reports its norm for each record.
+
+The mistake: a mean over the batch is clipped, which bounds no single record::
+
+    mean = gradients.mean(0)
+    mean *= min(1.0, clip_norm / mean.norm())
+"""
 
 from dataclasses import dataclass
 
@@ -15,7 +21,8 @@ RULE = Rule(
     code="dpspec_recording.rules.equal_norms:EqualNorms",
 )
 
-#: The fewest batches, the share with equal norms, the fewest different norms, and their relative difference.
+#: The fewest batches, the share with equal norms, the fewest different norms, and their relative difference. A loop
+#: that normalizes each gradient has one norm in all batches, so the norms of batches must differ.
 _BATCHES, _SHARE, _DIFFERENT, _APART = 20, 0.9, 10, 1e-4
 
 

@@ -1,4 +1,10 @@
-"""Whether noise and batches follow from a seed that an adversary can guess."""
+"""Whether noise and batches follow from a seed that an adversary can guess.
+
+The mistake: an adversary tries small seeds, and subtracts the noise of the right one::
+
+    torch.manual_seed(42)
+    model, optimizer, loader = engine.make_private(...)
+"""
 
 import math
 import random

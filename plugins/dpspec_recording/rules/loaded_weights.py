@@ -1,4 +1,10 @@
-"""Whether the script loads weights into the model within the block, such as earlier ones."""
+"""Whether the script loads weights into the model within the block, such as earlier ones.
+
+The mistake: a loss of the records, which has no noise, chooses the weights::
+
+    if loss_on(train_loader) > best:
+        model.load_state_dict(best_state)
+"""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,10 @@
-"""Whether the learning rate follows a metric."""
+"""Whether the learning rate follows a metric.
+
+The mistake: a loss of the records, which has no noise, decides when the learning rate falls::
+
+    scheduler = ReduceLROnPlateau(optimizer)
+    scheduler.step(loss_on(train_loader))
+"""
 
 import gc
 from dataclasses import dataclass

@@ -1,5 +1,10 @@
 """Whether ``dataset[i]`` reads other records than record i: pasted patches, neighbors, statistics of the dataset.
 
+The mistake: a record is in the values of another, and so in two clipped gradients::
+
+    def __getitem__(self, i):
+        return 0.5 * self.x[i] + 0.5 * self.x[random.randrange(len(self.x))]
+
 After the training, some records are read again from a copy of the dataset in which all other records have other values,
 with the same random numbers. The copy shares nothing that it may change with the dataset. Two other records are read
 before, since a dataset may keep a state of earlier reads: a running mean, the last record, a queue.

@@ -1,4 +1,10 @@
-"""Rules over the inputs of the model: their widths, and whether they are the drawn records."""
+"""Rules over the inputs of the model: their widths, and whether they are the drawn records.
+
+The mistakes: the longest record of a batch pads the others, or a row has two records::
+
+    batch = pad_sequence(records, batch_first=True)
+    x = 0.7 * x + 0.3 * x[torch.randperm(len(x))]
+"""
 
 import contextlib
 import random
@@ -104,7 +110,7 @@ class PaddingFacts:
     Attributes:
         inputs: Of the inputs of the model, or of the layer.
         layer: The name of the layer whose inputs have these widths; "" for the model.
-        collated: Of records that the loader collates one at a time; their number is that of the records.
+        collated: Of records that the loader collates one at a time; the number is of these records.
     """
 
     inputs: Widths | None

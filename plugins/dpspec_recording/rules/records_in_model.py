@@ -1,4 +1,9 @@
-"""Whether the model holds records of the dataset: buffers, attributes, and parameters that begin with their values."""
+"""Whether the model holds records of the dataset: buffers, attributes, and parameters that begin with their values.
+
+The mistake: the released buffer is a copy of records::
+
+    model.register_buffer("prototypes", x[:10])
+"""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +37,7 @@ _MOST_NUMBERS = 2**26
 class HeldRecords:
     """By the kind and name of a tensor of the model, the number of its rows that are records."""
 
-    held: Mapping[str, Count]
+    rows_by_tensor: Mapping[str, Count]
 
 
 class RecordsInModel(InputRule[HeldRecords]):
@@ -81,13 +86,15 @@ class RecordsInModel(InputRule[HeldRecords]):
                     self._held[label] = max(self._held.get(label, 0), count)
 
     def facts(self) -> HeldRecords:
-        return HeldRecords(held=dict(sorted(self._held.items())[:_MOST_NAMES]))
+        return HeldRecords(rows_by_tensor=dict(sorted(self._held.items())[:_MOST_NAMES]))
 
     @staticmethod
     def caution(facts: HeldRecords, run: RuleRun) -> str:
-        if not facts.held:
+        if not facts.rows_by_tensor:
             return ""
-        phrases = [f"{name} holds {count} row{'' if count == 1 else 's'}" for name, count in facts.held.items()]
+        phrases = [
+            f"{name} holds {count} row{'' if count == 1 else 's'}" for name, count in facts.rows_by_tensor.items()
+        ]
         omitted = f" and {len(phrases) - 3} more" if len(phrases) > 3 else ""
         text = f"{', '.join(phrases[:3])}{omitted} of the dataset: is the model that you release a copy of records?"
         return text[:1].upper() + text[1:]

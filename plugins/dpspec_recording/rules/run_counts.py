@@ -1,4 +1,10 @@
-"""Rules over the counts of a run, without an observer."""
+"""Rules over the counts of a run, without an observer.
+
+A mistake: the accountant counts a noisy step for an empty batch, and the loop makes none::
+
+    if len(x) == 0:
+        continue
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,10 @@
 """Whether another optimizer steps while the training is recorded, and whether its modules read records.
 
+The mistake: a part of the model learns from the records without clipping and noise::
+
+    encoder_optimizer.step()
+    optimizer.step()                       # private
+
 The generator of a GAN learns from the private discriminator, which costs nothing, unless it reads real records itself
 or its loss does.
 """
@@ -41,22 +46,22 @@ class OtherOptimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class OtherOptimizers:
-    """Optimizers that stepped in the block, and what they may have read.
+    """Optimizers other than the recorded one that stepped in the block.
 
     Attributes:
-        others: The first of them.
+        optimizers: The first twenty.
         readers: The classes of modules with their tensors that read records.
         before_steps: The number of their steps before which the recorded model read records.
     """
 
-    others: tuple[OtherOptimizer, ...]
+    optimizers: tuple[OtherOptimizer, ...]
     readers: tuple[str, ...]
     before_steps: Count
 
     @property
     def changes_model(self) -> bool:
-        """Whether one of them has tensors of the recorded model."""
-        return any(other.inside > 0 for other in self.others)
+        """Whether tensors of the recorded model are among theirs."""
+        return any(optimizer.inside > 0 for optimizer in self.optimizers)
 
 
 class SecondOptimizer(TrainingRule[OtherOptimizers]):
@@ -106,7 +111,7 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
     def facts(self) -> OtherOptimizers:
         inputs = self._inputs
         return OtherOptimizers(
-            others=tuple(
+            optimizers=tuple(
                 OtherOptimizer(name=type(optimizer).__name__[:60], inside=inside, outside=outside, steps=steps)
                 for optimizer, inside, outside, steps in self._steps.values()
             ),
@@ -117,17 +122,17 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
     @staticmethod
     def caution(facts: OtherOptimizers, run: RuleRun) -> str:
         texts, end = [], "."
-        kinds = Counter(facts.others).items()
+        kinds = Counter(facts.optimizers).items()
         # the model's first, as three are printed
-        for other, optimizers in sorted(kinds, key=lambda kind: not kind[0].inside):
-            if run.own_loop and not other.inside and optimizers >= _MOST_OPTIMIZERS:
+        for kind, optimizers in sorted(kinds, key=lambda counted: not counted[0].inside):
+            if run.own_loop and not kind.inside and optimizers >= _MOST_OPTIMIZERS:
                 continue  # of clients, whose clipped changes are the contributions of a federated training
-            targets = [f"{other.inside} tensors of the model"] if other.inside else []
-            targets += [f"{other.outside} tensors outside the model"] if other.outside else []
-            stepped = f"{other.steps} time{'' if other.steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
+            targets = [f"{kind.inside} tensors of the model"] if kind.inside else []
+            targets += [f"{kind.outside} tensors outside the model"] if kind.outside else []
+            stepped = f"{kind.steps} time{'' if kind.steps == 1 else 's'}{'' if optimizers == 1 else ' each'}"
             number = f"at least {optimizers}" if optimizers >= _MOST_OPTIMIZERS else str(optimizers)
             who = "another optimizer" if optimizers == 1 else f"{number} other optimizers"
-            texts.append(f"{who} ({other.name}) stepped {stepped} on {' and '.join(targets) or 'nothing'}")
+            texts.append(f"{who} ({kind.name}) stepped {stepped} on {' and '.join(targets) or 'nothing'}")
         if texts and (readers := ", ".join(facts.readers)):
             texts = [*texts[:2], f"{readers} outside the model read records of the dataset, which its tensors may show"]
         elif texts and facts.before_steps:

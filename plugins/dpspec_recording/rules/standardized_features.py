@@ -1,4 +1,9 @@
-"""Whether features were scaled by constants of exactly these records."""
+"""Whether features were scaled by constants of exactly these records.
+
+The mistake: one record changes the mean, and with it the features of all::
+
+    x = (x - x.mean(0)) / x.std(0)
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,10 @@
-"""Whether the model was trained before the recording began."""
+"""Whether the model was trained before the recording began.
+
+The mistake: the private training continues one without noise, which no epsilon covers::
+
+    train(model, SGD(model.parameters(), lr=0.1), loader)
+    model, optimizer, loader = engine.make_private(...)
+"""
 
 from dataclasses import dataclass
 

@@ -35,14 +35,27 @@ class CarriedValues(TorchDispatchMode):
         #: The memory that holds values of the batch. A weak reference keeps its number from another use.
         self._memory: dict[int, StorageWeakRef] = {}
         self._before: dict[int, StorageWeakRef] = {}  # of the batch before
+        self._released: set[int] = set()  # memory of sums, which noise hides
         self._active = False
 
-    def begin(self, trace: StepTrace, batch: Sequence[Tensor]) -> None:
-        """Note the values of a stopped trace that come from the tensors of its batch."""
+    def begin(self, trace: StepTrace, batch: Sequence[Tensor], released: Sequence[Tensor] = ()) -> None:
+        """Note the values of a stopped trace that come from the tensors of its batch.
+
+        Args:
+            trace: Of the step.
+            batch: The tensors of its batch.
+            released: Sums that the trace shows together with their noise: what the step computes from them is noisy.
+        """
         self._before, self._memory = self._memory, {}
+        self._released = set(map(_memory, released))
         for tensor in batch:
             self._add(tensor)
         self.follow(trace.operations)
+
+    def forget(self, tensors: Sequence[Tensor]) -> None:
+        """Follow these tensors no longer: the dataset, of which the batch may be a view."""
+        for tensor in tensors:
+            self._memory.pop(_memory(tensor), None)
 
     def follow(self, operations: Sequence[Operation]) -> None:
         """Note the values that further operations of the step compute from the batch."""
@@ -106,7 +119,7 @@ class CarriedValues(TorchDispatchMode):
 
     def _add(self, tensor: Tensor) -> None:
         number = _memory(tensor)
-        if number not in self._parameters and number not in self._memory:
+        if number not in self._parameters | self._released and number not in self._memory:
             self._memory[number] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
     def _holds(self, tensor: Tensor) -> bool:

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
+from dpspec_recording.step_replay.carried_values import CarriedValues
 from dpspec_recording.step_replay.facts import ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
-from dpspec_recording.step_replay.trace import AbstainError, StepTrace, tensors_in
+from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 from dpspec_recording.step_replay.watch import ALWAYS, chosen
 
 _ATEN = torch.ops.aten
@@ -65,6 +66,8 @@ class ReplayedLoop:
         self._trace: StepTrace | None = None
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = self._mixed = self._carried = 0.0
+        self._carrying = 0
+        self._values_of_batch = CarriedValues(self._parameters, self._pauses)
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
         self._batch_tensors: list[Tensor] = []
@@ -88,7 +91,7 @@ class ReplayedLoop:
             outputs=carried,
             gradients=mixed,
             failure=self.abstained,
-            carrying=0,
+            carrying=self._carrying,
             tables=0,
             sizes=None,  # no step is replayed at another batch size
         )
@@ -98,6 +101,9 @@ class ReplayedLoop:
         self._steps += 1
         training = time.monotonic() - self._started
         traced = self._calls.are_new or chosen(self._random, self._tried, self._steps, self._seconds, training)
+        traced &= not is_script_mode_active()
+        if not traced:
+            self._values_of_batch.stop()
         if not (traced or self._audits.audited) or is_script_mode_active():
             return
         self._calls.start()
@@ -109,6 +115,8 @@ class ReplayedLoop:
         """The step is over."""
         if self._trace is not None:
             self._trace.stop()
+            if _QUANTITIES[0] in self._reported:
+                self._values_of_batch.follow(self._trace.operations[self._reported[_QUANTITIES[0]][2] :])
             self._trace = None
         self._batch_tensors, self._find_records, self._reported, self._update = [], None, {}, None
         self._calls.stop()
@@ -233,6 +241,10 @@ class ReplayedLoop:
             raise AbstainError("it has no tensor with a row for each drawn record")
         find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
         self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
+        self._carrying += self._values_of_batch.move(trace, sums, {*map(id, batch)})
+        self._values_of_batch.begin(trace, batch, sums)
+        dataset = set(map(address_of, trace.tensors_before()))
+        self._values_of_batch.forget([tensor for tensor in batch if address_of(tensor) in dataset])
 
         def replayed(values: Sequence[Tensor], rows: Iterable[int]) -> Tensor:
             changed, memory = list(zip(batch, values, strict=True)), locations.memory(rows, values)

@@ -111,8 +111,11 @@ def test_a_rule_without_facts_is_named(sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "run")
 
     def forget(end: dict[str, Any]) -> dict[str, Any]:
-        (seen,) = end["rules"]["seen"]
-        return {**end, "rules": {"seen": [{name: fact for name, fact in seen.items() if name != "guessable-seed"}]}}
+        (by_rule,) = end["rules"]["by_rule"]
+        return {
+            **end,
+            "rules": {"by_rule": [{name: fact for name, fact in by_rule.items() if name != "guessable-seed"}]},
+        }
 
     edit_end(folder, forget)
     found = judged(folder)
@@ -123,7 +126,10 @@ def test_a_rule_without_facts_is_named(sound: Path, tmp_path: Path) -> None:
 def test_a_rule_that_failed_is_named(sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "run")
     failed = {"guessable-seed": {"facts": None, "error": "ValueError: no"}}
-    edit_end(folder, lambda end: {**end, "rules": {"seen": [{**seen, **failed} for seen in end["rules"]["seen"]]}})
+    edit_end(
+        folder,
+        lambda end: {**end, "rules": {"by_rule": [{**by_rule, **failed} for by_rule in end["rules"]["by_rule"]]}},
+    )
     assert "did not look for their mistakes: guessable-seed" in run_page(judged(folder), 200)
     assert "did not look for" not in run_page(judged(sound), 200)
 

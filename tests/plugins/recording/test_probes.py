@@ -111,7 +111,7 @@ HONEST: dict[type[Probe[Any]], Any] = {
     LossScaler: LossScalerFacts(used=False),
     Updates: UpdateFacts(steps=100, recomputed=100, different=0, failed=0, optimizer="", step_hooks=()),
     OtherEngines: OtherEngineFacts(steps=0),
-    Rules: RuleFacts(seen=({rule.name: RuleFact(facts={}) for rule in RULES},)),
+    Rules: RuleFacts(by_rule=({rule.name: RuleFact(facts={}) for rule in RULES},)),
     Batches: BatchFacts(unused=1, passed_over=0),
     Accountant: AccountantFacts(history=((1.0, 0.1, 100),)),
 }
@@ -194,7 +194,7 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Updates, {"failed": 1}, "update-rule"),
     (OtherEngines, {"steps": 7}, "released-model"),
     (Batches, {"unused": 60, "passed_over": 60}, "unused-batches"),
-    (Rules, {"seen": ({rule.name: RuleFact(facts={}) for rule in RULES[1:]},)}, "one-record"),
+    (Rules, {"by_rule": ({rule.name: RuleFact(facts={}) for rule in RULES[1:]},)}, "one-record"),
 ]
 
 #: What the header says of the training, if the probe is about one kind.

@@ -80,7 +80,7 @@ def test_tensors_of_the_model_that_hold_records_are_named(text: str) -> None:
 
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_models_get_no_caution(name: str) -> None:
-    assert facts(HONEST[name]()).held == {}
+    assert facts(HONEST[name]()).rows_by_tensor == {}
 
 
 class Computed(Dataset[Any]):
@@ -94,14 +94,14 @@ class Computed(Dataset[Any]):
 
 
 def test_datasets_outside_of_memory_are_compared_by_the_first_inputs() -> None:
-    assert facts(Model(nodes=X), Computed()).held == {"attribute nodes": 5}
-    assert facts(Model(nodes=PUBLIC), Computed()).held == {}
+    assert facts(Model(nodes=X), Computed()).rows_by_tensor == {"attribute nodes": 5}
+    assert facts(Model(nodes=PUBLIC), Computed()).rows_by_tensor == {}
 
 
 def test_only_the_records_of_the_loader_count() -> None:
     data = TensorDataset(X, Y)
-    assert facts(Model(nodes=X[:20]), Subset(data, range(20))).held
-    assert not facts(Model(nodes=X[40:]), Subset(data, range(20))).held
+    assert facts(Model(nodes=X[:20]), Subset(data, range(20))).rows_by_tensor
+    assert not facts(Model(nodes=X[40:]), Subset(data, range(20))).rows_by_tensor
 
 
 def test_a_buffer_that_gets_records_during_the_training_is_named() -> None:
@@ -109,7 +109,7 @@ def test_a_buffer_that_gets_records_during_the_training_is_named() -> None:
     rule.start(RuleSetup(model=model, loader=DataLoader(TensorDataset(X, Y))))
     model.nodes.copy_(X[10:15])
     rule.stop()
-    assert rule.facts().held == {"buffer nodes": 5}
+    assert rule.facts().rows_by_tensor == {"buffer nodes": 5}
 
 
 def test_rows_of_few_values_may_be_equal_by_chance() -> None:
@@ -135,4 +135,4 @@ def test_the_first_inputs_of_a_loop_by_functional_calls_are_read(nodes: Tensor, 
     vmap(grad(loss), in_dims=(None, 0))(parameters, X[:5])
     rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0))
     rule.stop()
-    assert rule.facts().held == held
+    assert rule.facts().rows_by_tensor == held

@@ -192,7 +192,7 @@ def test_copies_with_noise_are_counted(noise, near):
     copies = x if noise is None else torch.cat([x, x + noise * torch.randn_like(x)])
     rule = started(DuplicateRecords(), loader=loader(copies, y.repeat(len(copies) // 100)))
     facts = rule.facts()
-    assert (facts.most, facts.inspected, facts.near) == (1, 16, near)
+    assert (facts.most, facts.inspected, facts.near_copies) == (1, 16, near)
     assert caution(rule) == ""
 
 
@@ -546,7 +546,7 @@ def test_a_rule_that_fails_ends_alone():
     broken = Rule(name="broken", summary="", why="", fix="", code=f"{__name__}:Broken")
     observed = rules_of(broken, RULES[0])
     observed.after_step(PendingStep(number=1))
-    (facts,) = observed.facts().seen
+    (facts,) = observed.facts().by_rule
     assert Broken.stopped
     assert facts["broken"] == RuleFact(error="RuntimeError: no")
     assert observed.facts().failed == ("broken",)
@@ -591,7 +591,7 @@ def test_a_rule_whose_facts_are_of_another_kind_fails_in_the_training():
 
 
 def test_facts_of_another_form_in_a_folder_are_refused():
-    facts = RuleFacts(seen=({"guessable-seed": RuleFact(facts={"torch": [1]})},))
+    facts = RuleFacts(by_rule=({"guessable-seed": RuleFact(facts={"torch": [1]})},))
     with pytest.raises(RecordingError, match="rule guessable-seed"):
         facts.of(RULES[0], guessable_seed.GuessableSeeds)
 

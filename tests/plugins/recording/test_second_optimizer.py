@@ -42,10 +42,10 @@ def test_few_optimizers_and_those_of_the_model_get_one():
 def test_optimizers_of_the_model_are_named_first():
     model = nn.Linear(4, 2)
     others = [OtherOptimizer(name=name, inside=0, outside=2, steps=9) for name in ("One", "Two", "Three")]
-    found = replace(facts(model), others=(*others, OtherOptimizer(name="Last", inside=2, outside=0, steps=9)))
+    found = replace(facts(model), optimizers=(*others, OtherOptimizer(name="Last", inside=2, outside=0, steps=9)))
     assert found.changes_model
     assert SecondOptimizer.caution(found, OPACUS).startswith("Another optimizer (Last) stepped 9 times on 2 tensors of")
-    assert not replace(found, others=tuple(others)).changes_model
+    assert not replace(found, optimizers=tuple(others)).changes_model
 
 
 def gan_facts(loss_of):
