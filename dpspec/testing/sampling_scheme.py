@@ -249,7 +249,7 @@ def _most_attained(
 
 
 def _most_together(masks: np.ndarray[Any, Any], size: int) -> list[int]:
-    """The first record, then repeatedly a record with the largest number of batches in common with the chosen ones."""
+    """The first record, then repeatedly the one with the largest number of batches in common with the chosen ones."""
     members = [0]
     while len(members) < min(size, masks.shape[2]):
         shared = (masks * masks[:, :, members].sum(axis=2, keepdims=True, dtype=int)).sum(axis=(0, 1))

@@ -106,6 +106,8 @@ EXAMPLES = {
         arguments=(*_CIFAR10, "--grad_sample_mode", "no_op"),
         epsilon=1.71,
         check=("--public", "learning_rate"),
+        verdict="open",
+        words="gradient-parameters",
     ),
     "dcgan": Example(
         project="opacus",

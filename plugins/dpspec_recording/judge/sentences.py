@@ -74,12 +74,12 @@ def confirmations(
     constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
-        "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: no "
-        f"other one of its batch, an earlier batch or the dataset{_not_replayed(run)}"
+        "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
+        f"from its batch, earlier ones or the dataset{_not_replayed(run)}"
     )
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
-    yield "seeds are secret (no constant, no time), and only the weights are released, no logs"
+    yield "seeds are secret, no constant or time; only weights are released, no logs"
     if header.clipping == "ghost" and _not_replayed(run):
         yield "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by layer"
     if header.source == "own-loop":

@@ -100,7 +100,7 @@ def _claim(
     """The options of `dpspec check`.
 
     Raises:
-        UsageError: `dpspec check` would refuse one of them.
+        UsageError: `dpspec check` would refuse an option.
     """
     from dpspec_recording.judge.check import RunClaim
 

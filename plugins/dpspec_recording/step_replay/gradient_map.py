@@ -89,22 +89,22 @@ class GradientMap:
 
         def find(tensors_at: Mapping[int, Sequence[Tensor]]) -> tuple[list[Operation], list[Tensor]]:
             """The operations that compute tensors, by the number of operations before, and what else they read."""
-            needed, found = {*source_addresses}, list[Operation]()
+            needed, steps = {*source_addresses}, list[Operation]()
             for number in range(max(tensors_at, default=0) - 1, start - 1, -1):
                 needed |= {address_of(tensor) for tensor in tensors_at.get(number + 1, ())} - {0}
                 touched = written[number] | {*operations[number].addresses}
                 if {address for address in touched if number > last.get(address, -1)} & needed:
-                    found.append(operations[number])
+                    steps.append(operations[number])
                     needed |= {address_of(tensor) for tensor in _arguments(operations[number])} - {0}
                 needed -= {address for address in touched if number == last.get(address)}
-            found.reverse()
+            steps.reverse()
             ids, addresses = {id(tensor) for tensor in sources}, {*source_addresses, *parameters, 0}
             inputs = list[Tensor]()
-            for operation in found:
+            for operation in steps:
                 inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
                 addresses |= {*operation.addresses}
             results = (tensor for tensors in tensors_at.values() for tensor in tensors)
-            return found, [*inputs, *(tensor for tensor in results if address_of(tensor) not in addresses)]
+            return steps, [*inputs, *(tensor for tensor in results if address_of(tensor) not in addresses)]
 
         steps_of_map, inputs = find({end: targets})
         self.is_division = all(address_of(tensor) in source_addresses for tensor in targets) and all(
