@@ -8,23 +8,28 @@ The mistake: a record is in the values of another, and so in two clipped gradien
 After the training, some records are read again from a copy of the dataset in which all other records have other values,
 with the same random numbers. The copy shares nothing that it may change with the dataset. Two other records are read
 before, since a dataset may keep a state of earlier reads: a running mean, the last record, a queue.
+
+Values that the dataset computed from its records before, such as sorted columns, get other values as well
+(:mod:`dpspec_recording.rules.derived_values`).
 """
 
 import collections
 import contextlib
 import copy
 import random
+import statistics
 import types
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
 from dpspec.json_records import Count
+from dpspec_recording.rules.derived_values import array_of, is_derived, with_other_values
 
 RULE = Rule(
     name="mixing-dataset",
-    summary="dataset[i] changes if other records of the dataset change",
+    summary="dataset[i] changes if other records of the dataset change, or values that it computed from them",
     why="A record is then in the inputs of others: it changes several contributions, of up to one clip norm each.",
     fix="Compute dataset[i] from record i and public constants; augment within a record.",
     code="dpspec_recording.rules.mixing_dataset:MixingDataset",
@@ -34,8 +39,16 @@ RULE = Rule(
 #: tables or datasets, and of nested ones.
 _READ, _MOST_VALUES, _MOST_TABLES, _DEPTH = 6, 2**24, 16, 4
 
-#: The change by the record's own row is larger than this multiple of the one by another row.
-_LARGER = 3.0
+#: The largest numbers of other arrays and numbers that are compared with the records, and of entries of a list
+#: without a value for each record.
+_MOST_CONSTANTS, _MOST_ENTRIES = 64, 64
+
+#: The number of other records whose values a record gets until it changes: in a bin, it may not by the first.
+_SHIFTS = 5
+
+#: The change by the record's own row is larger than this multiple of the median one by several other rows: by
+#: chance the record may read one of these.
+_LARGER, _OTHERS = 3.0, 3
 
 #: The factor of other records' features: a roll of the records keeps their mean and their range.
 _SCALE = 1.5
@@ -62,7 +75,7 @@ class MixingDataset(TrainingRule[MixingFacts]):
         """Copy the dataset without its records: it may compute statistics at its first record."""
         self._loader = setup.loader
         with contextlib.suppress(Exception):  # the dataset cannot be copied
-            self._copies = [_copy(dataset, len(dataset), lambda values: values) for dataset in _datasets(setup.loader)]
+            self._copies = [_copy(dataset, len(dataset), _unchanged) for dataset in _datasets(setup.loader)]
 
     def stop(self) -> None:
         """Read some records again after the training."""
@@ -87,8 +100,8 @@ class MixingDataset(TrainingRule[MixingFacts]):
             return ""
         return (
             f"{facts.mixed} of {facts.read} records that were read again from {facts.dataset} have other values if "
-            "other records of the dataset change: __getitem__ mixes records, uses their statistics, or keeps a state "
-            "of those that it read before."
+            "other records of the dataset change: __getitem__ mixes records, uses their ranks or statistics, or keeps "
+            "a state of those that it read before."
         )
 
 
@@ -119,7 +132,14 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
     """
     count = len(dataset)
     tables: dict[int, Any] = {}
-    _copy(dataset, count, lambda values: tables.setdefault(id(values), values) if len(values) >= count else values)
+    constants: dict[int, Any] = {}
+
+    def collect(values: Any, is_table: bool) -> Any:
+        if not is_table or len(values) >= count:
+            (tables if is_table else constants).setdefault(id(values), values)
+        return values
+
+    _copy(dataset, count, collect)
     if count < 2 or not 0 < len(tables) <= _MOST_TABLES:
         return 0, 0
     source, of_records = random.SystemRandom(), set(tables)
@@ -127,29 +147,64 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
     changed: set[int] = set()
     with _restored_generators():
         for index in source.sample(range(count), min(_READ, count)):
-            shift = source.randrange(1, count)
-            record, again = (_read(dataset, index, lambda values: values) for _ in range(2))
+            shift, *further = (source.randrange(1, count) for _ in range(_SHIFTS))
+            record, again = (_read(dataset, index, _unchanged) for _ in range(2))
             if _distance(record, again):  # random numbers of other generators
                 continue
             reads.append((index, shift, record))
             for number, values in tables.items():
                 if _distance(values[index], values[(index + shift) % count]):
-                    rows = (index, source.choice([row for row in range(count) if row != index]))
-                    by_own, by_other = (
-                        _distance(record, _read(dataset, index, _Change({number}, _with_row, row, shift)))
+                    used_shift, by_own = _moving_shift(dataset, index, record, number, [shift, *further])
+                    rows = source.choices([row for row in range(count) if row != index], k=_OTHERS)
+                    by_others = (
+                        _distance(record, _read(dataset, index, _Change({number}, _with_row, row, used_shift)))
                         for row in rows
                     )
                     changed |= {number} if by_own else set()
-                    of_records -= set() if by_own > _LARGER * by_other else {number}
+                    of_records -= set() if by_own > _LARGER * statistics.median(by_others) else {number}
         of_records &= changed
+        derived = _derived(of_records, tables, constants)
         mixed = 0
         for index, shift, record in reads:
             changed_others = _Change(of_records, _with_others, index, shift)
             before = [(index + step) % count for step in (1, 2) if step % count]
             alone = record, _read(dataset, index, changed_others)
-            after = (_read(dataset, index, change, before) for change in (lambda values: values, changed_others))
-            mixed += _distance(*alone) > 0.0 or _distance(*after) > 0.0
+            after = (_read(dataset, index, change, before) for change in (_unchanged, changed_others))
+            mixed += (
+                _distance(*alone) > 0.0
+                or _distance(*after) > 0.0
+                or any(_reads(dataset, index, record, value, tables[number]) for value, number in derived)
+            )
     return (len(reads), mixed) if of_records else (0, 0)
+
+
+def _moving_shift(dataset: Any, index: int, record: Any, number: int, shifts: list[int]) -> tuple[int, float]:
+    """The first shift by which the record's own row of a table changes it, and its change; the last one if none."""
+    by_own = 0.0
+    for shift in shifts:
+        by_own = _distance(record, _read(dataset, index, _Change({number}, _with_row, index, shift)))
+        if by_own:
+            break
+    return shift, by_own
+
+
+def _derived(of_records: Collection[int], tables: Mapping[int, Any], constants: Mapping[int, Any]) -> list[Any]:
+    """Pairs of a value that the dataset computed from its records, and the number (``id``) of their table."""
+    candidates = [values for number, values in tables.items() if number not in of_records]
+    candidates += [*constants.values()][:_MOST_CONSTANTS]
+    return [(value, number) for value in candidates for number in of_records if is_derived(value, tables[number])]
+
+
+def _reads(dataset: Any, index: int, record: Any, value: Any, table: Any) -> bool:
+    """Whether a record changes if a value that follows from the table of all records does."""
+
+    def change(values: Any, _: bool) -> Any:
+        return with_other_values(values, table[index]) if values is value else values
+
+    try:
+        return _distance(record, _read(dataset, index, change)) > 0.0
+    except Exception:  # the dataset cannot be read with other values
+        return False
 
 
 @dataclass(frozen=True)
@@ -161,12 +216,16 @@ class _Change:
     index: int
     shift: int
 
-    def __call__(self, values: Any) -> Any:
+    def __call__(self, values: Any, _: bool) -> Any:
         return self.change(values, self.index, self.shift) if id(values) in self.tables else values
 
 
-#: Returns the values (n, ...) of all records, or others.
-_Changes = Callable[[Any], Any]
+#: Returns the values (n, ...) of all records, or others; with False, likewise for another array or number.
+_Changes = Callable[[Any, bool], Any]
+
+
+def _unchanged(values: Any, _: bool) -> Any:
+    return values
 
 
 def _read(dataset: Any, index: int, change: _Changes, before: Collection[int] = ()) -> Any:
@@ -190,7 +249,7 @@ def _copy(dataset: Any, count: int, change: _Changes, depth: int = 0) -> Any:
     """A copy of a dataset, with changes of all attributes and global variables that have a value for each record."""
     kind = type(dataset)
     if _has_records(dataset, count):
-        return change(dataset)
+        return change(dataset, True)
     if depth > _DEPTH or hasattr(kind, "__del__") or not hasattr(dataset, "__dict__"):
         return dataset
     count = len(dataset) if hasattr(kind, "__len__") else count  # a nested dataset may have other records
@@ -205,7 +264,10 @@ def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
     import torch
 
     if _has_records(value, count):
-        return change(value)
+        return change(value, True)
+
+    if array_of(value) is not None and (replaced := change(value, False)) is not value:
+        return replaced
     if isinstance(value, torch.Generator):
         return value.clone_state()
     if isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
@@ -216,6 +278,8 @@ def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
     if isinstance(value, list | dict | set | collections.deque):  # such as a cache
         if isinstance(value, dict):
             return {key: _changed(entry, count, change, _DEPTH) for key, entry in value.items()}
+        if type(value) is list and len(value) <= _MOST_ENTRIES:  # such as the sorted columns
+            return [_changed(entry, count, change, _DEPTH) for entry in value]
         return copy.copy(value)
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple(_changed(entry, count, change, depth) for entry in value)

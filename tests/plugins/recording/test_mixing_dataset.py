@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.spatial import KDTree
+from sklearn.neighbors import BallTree, NearestNeighbors
+from sklearn.preprocessing import QuantileTransformer, StandardScaler
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
@@ -186,6 +189,91 @@ HONEST = {
 }
 
 
+def ranks(data: Any, index: int) -> Any:
+    return np.array(
+        [np.searchsorted(column, value) for column, value in zip(data.sorted.T, data.x[index], strict=True)]
+    )
+
+
+def ranks_in_lists(data: Any, index: int) -> Any:
+    return np.array([np.searchsorted(column, value) for column, value in zip(data.sorted, data.x[index], strict=True)])
+
+
+def transformed(data: Any, index: int) -> Any:
+    return data.scale.transform(data.x[index][None])[0]
+
+
+def near(data: Any, index: int) -> Any:
+    return data.tree.query(data.x[index][None], k=3)[0]
+
+
+def near_rows(data: Any, index: int) -> Any:
+    return torch.cdist(data.x[index][None], data.bank).topk(3, largest=False).values
+
+
+def binned(data: Any, index: int) -> Any:
+    return np.digitize(data.x[index], data.edges)
+
+
+INTEGERS = (ARRAY[:, 0] * 10.0).astype(int)
+UNIFORM = np.random.default_rng(4).random((RECORDS, 3))
+ORDER = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(5))
+#: Datasets whose constructors computed values from the records: only these change with others.
+DERIVED = {
+    "ranks in sorted columns": lambda: Records(ranks, x=ARRAY, sorted=np.sort(ARRAY, axis=0)),
+    "ranks in a list of columns": lambda: Records(ranks_in_lists, x=ARRAY, sorted=[*np.sort(ARRAY, axis=0).T]),
+    "ranks in a list of numbers": lambda: Records(
+        lambda d, i: np.searchsorted(d.sorted, d.x[i, 0]), x=ARRAY, sorted=sorted(ARRAY[:, 0].tolist())
+    ),
+    "ranks of integers": lambda: Records(
+        lambda d, i: np.searchsorted(d.sorted, d.x[i]), x=INTEGERS, sorted=np.sort(INTEGERS)
+    ),
+    "a search tree of SciPy": lambda: Records(near, x=ARRAY, tree=KDTree(ARRAY)),
+    "a search tree of scikit-learn": lambda: Records(near, x=ARRAY, tree=BallTree(ARRAY)),
+    "nearest neighbors": lambda: Records(
+        lambda d, i: d.tree.kneighbors(d.x[i][None])[0], x=ARRAY, tree=NearestNeighbors(n_neighbors=3).fit(ARRAY)
+    ),
+    "rows in another order": lambda: Records(near_rows, x=X, bank=X[ORDER]),
+    "some of the rows": lambda: Records(near_rows, x=X, bank=X[ORDER[:9]]),
+    "a table of deciles": lambda: Records(
+        lambda d, i: (d.edges < d.x[i]).sum(0), x=ARRAY, edges=np.quantile(ARRAY, np.linspace(0.0, 1.0, 11), axis=0)
+    ),
+    "inner octiles": lambda: Records(
+        binned, x=ARRAY[:, :1].copy(), edges=np.quantile(ARRAY[:, 0], np.linspace(0.0, 1.0, 9)[1:-1])
+    ),
+    "a fitted QuantileTransformer": lambda: Records(
+        transformed, x=ARRAY, scale=QuantileTransformer(n_quantiles=20).fit(ARRAY)
+    ),
+    "a fitted StandardScaler": lambda: Records(transformed, x=ARRAY, scale=StandardScaler().fit(ARRAY)),
+    "one mean and deviation": lambda: Records(
+        lambda d, i: (d.x[i] - d.mean) / d.std, x=ARRAY, mean=ARRAY.mean(), std=float(ARRAY.std())
+    ),
+    "medians": lambda: Records(lambda d, i: d.x[i] - d.center, x=X, center=X.quantile(0.5, 0)),
+}
+PUBLIC_ARRAY = PUBLIC.numpy()
+NOT_DERIVED = {
+    "ranks in public columns": lambda: Records(ranks, x=ARRAY, sorted=np.sort(PUBLIC_ARRAY, axis=0)),
+    "public edges": lambda: Records(binned, x=ARRAY, edges=np.linspace(-3.0, 3.0, 21)),
+    "public edges of uniform numbers": lambda: Records(binned, x=UNIFORM, edges=np.linspace(0.0, 1.0, 11)),
+    "one-hot labels": lambda: Records(lambda d, i: d.units[d.y[i]], y=Y, units=torch.eye(2)),
+    "values that are not read": lambda: Records(
+        lambda d, i: d.x[i], x=ARRAY, sorted=np.sort(ARRAY, axis=0), mean=ARRAY.mean(0), tree=KDTree(ARRAY)
+    ),
+    "its own row in another order": lambda: Records(
+        lambda d, i: d.x[i] + d.flipped[RECORDS - 1 - i], x=X, flipped=X.flip(0)
+    ),
+    "a public order of indices": lambda: Records(
+        lambda d, i: d.table[d.ids[i]] + d.order[d.ids[i] // 2], ids=ORDER, order=ORDER[ORDER], table=PUBLIC
+    ),
+    "a scaler of public rows": lambda: Records(transformed, x=ARRAY, scale=StandardScaler().fit(PUBLIC_ARRAY)),
+    "quantiles of public rows": lambda: Records(
+        transformed, x=ARRAY, scale=QuantileTransformer(n_quantiles=20).fit(PUBLIC_ARRAY)
+    ),
+    "a tree of public rows": lambda: Records(near, x=ARRAY, tree=KDTree(PUBLIC_ARRAY)),
+    "a constant for all": lambda: Records(lambda d, i: d.x[i] - d.mean, x=np.full((RECORDS, 2), 0.25), mean=0.25),
+}
+
+
 def facts(dataset: Any, reads: int = 3) -> MixingFacts:
     """The facts of a training that reads some records."""
     rule = MixingDataset()
@@ -209,6 +297,17 @@ def test_honest_datasets_get_no_caution(name: str) -> None:
     found = facts(HONEST[name]())
     assert found.mixed == 0
     assert MixingDataset.caution(found, RUN) == ""
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_values_computed_from_the_records_are_found(name: str) -> None:
+    found = facts(DERIVED[name]())
+    assert 0 < found.mixed <= found.read
+
+
+@pytest.mark.parametrize("name", NOT_DERIVED)
+def test_values_that_are_public_or_not_read_get_no_caution(name: str) -> None:
+    assert facts(NOT_DERIVED[name]()).mixed == 0
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import cramervonmises
+from sklearn.preprocessing import QuantileTransformer
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
 from dpspec_recording.rules.class_weights_from_labels import ClassWeightsFromLabels
-from dpspec_recording.rules.standardized_features import StandardizedFeatures
+from dpspec_recording.rules.standardized_features import StandardizedFeatures, ranked_columns
 
 RUN = RuleRun(own_loop=False, steps=100, delta=1e-5)
 
@@ -158,3 +160,67 @@ def test_columns_that_are_few_or_integers_may_have_no_correlation():
     assert caution(TensorDataset(design, torch.zeros(128))) == ""
     angles = torch.arange(100) * (2.0 * torch.pi / 100)
     assert caution(TensorDataset(torch.stack([angles.sin() + 0.1, angles.cos() + 0.1], 1), torch.zeros(100))) == ""
+
+
+def ranks(x):
+    return x.argsort(0).argsort(0).double()
+
+
+RANKED = {
+    "uniform": lambda x: (ranks(x) + 0.5) / len(x),
+    "uniform in float32": lambda x: ((ranks(x) + 0.5) / len(x)).float(),
+    "from 0 to 1": lambda x: ranks(x) / (len(x) - 1),
+    "from -1 to 1": lambda x: 2.0 * (ranks(x) + 0.5) / len(x) - 1.0,
+    "integers": lambda x: ranks(x) + 1.0,
+    "normal": lambda x: torch.special.ndtri((ranks(x) + 0.5) / len(x)),
+    "erfinv": lambda x: torch.erfinv(2.0 * (ranks(x) + 0.5) / len(x) - 1.0),
+    "QuantileTransformer": lambda x: torch.from_numpy(
+        QuantileTransformer(n_quantiles=min(len(x), 1000)).fit_transform(x.double().exp().numpy())
+    ),
+    "QuantileTransformer of few quantiles": lambda x: torch.from_numpy(
+        QuantileTransformer(n_quantiles=min(len(x), 100)).fit_transform(x.double().exp().numpy())
+    ),
+    "normal QuantileTransformer": lambda x: torch.from_numpy(
+        QuantileTransformer(n_quantiles=min(len(x), 1000), output_distribution="normal").fit_transform(x.exp().numpy())
+    ),
+}
+
+
+@pytest.mark.parametrize("count", [70, 200, 5000])
+@pytest.mark.parametrize("kind", RANKED)
+def test_ranks_of_the_records_are_noticed(kind, count):
+    x, _ = rows(count)
+    assert ranked_columns(RANKED[kind](x).double()) == 6
+
+
+def test_the_caution_names_ranked_columns():
+    x, y = rows()
+    data = TensorDataset(torch.cat([RANKED["normal"](x[:, :2]).float(), x[:, 2:]], dim=1), y)
+    assert "2 of 6 columns have values of uniform or normal quantiles, like ranks" in caution(data)
+
+
+@pytest.mark.parametrize("count", [200, 1000, 5000])
+def test_random_numbers_bins_and_public_orders_are_no_ranks(count):
+    generator = torch.Generator().manual_seed(count)
+    uniform = torch.rand(count, 40, generator=generator, dtype=torch.float64)
+    order = torch.arange(count, dtype=torch.float64)[:, None]
+    cases = {
+        "uniform": uniform,
+        "signed": 2.0 * uniform - 1.0,
+        "normal": torch.randn(count, 40, generator=generator, dtype=torch.float64),
+        "bins": torch.bucketize(uniform, torch.linspace(0.0, 1.0, 11, dtype=torch.float64)).double() / 10.0,
+        "one-hot": torch.eye(10, dtype=torch.float64)[torch.arange(count) % 10],
+        "constant": torch.ones(count, 3, dtype=torch.float64),
+        "public order": torch.cat([order / count, -order, order.flip(0)], dim=1),
+        "equal classes": (order % 10.0) / 9.0,
+    }
+    assert {name: ranked_columns(columns) for name, columns in cases.items()} == dict.fromkeys(cases, 0)
+
+
+@pytest.mark.parametrize("count", [20, 25, 40, 100, 1000, 5000, 100_000])
+def test_independent_records_have_quantiles_like_ranks_with_a_negligible_probability(count):
+    shift = ((0.005 - 1.0 / (12.0 * count)) / count) ** 0.5
+    levels = (np.arange(count) + 0.5) / count + shift
+    test = cramervonmises(levels, lambda x: x)
+    assert test.statistic == pytest.approx(0.005)
+    assert 1.0 - test.pvalue < 1e-10
