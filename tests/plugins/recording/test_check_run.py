@@ -300,7 +300,8 @@ def test_reading_a_run_imports_no_torch(sound):
 
     code = f"""
         from pathlib import Path
-        from dpspec_recording.judge.check import RunClaim as Question, check_run
+        from dpspec_recording.judge.check import check_run
+        from dpspec_recording.judge.run_claim import RunClaim as Question
         assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).audits[0].recording.facts['steps'] == 40
     """
     assert imported_by(code, ["torch", "opacus"]) == []
