@@ -1,6 +1,7 @@
 """All rules of dpspec, in the order of the table in ``docs/reference/rules.md``."""
 
 from dpspec_recording.rules import (
+    changing_dataset,
     class_weights_from_labels,
     duplicate_records,
     equal_norms,
@@ -28,6 +29,7 @@ RULES = (
     class_weights_from_labels.RULE,
     *model_inputs.RULES,
     mixing_dataset.RULE,
+    changing_dataset.RULE,
     records_in_model.RULE,
     one_norm_at_the_bound.RULE,
     equal_norms.RULE,

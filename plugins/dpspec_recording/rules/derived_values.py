@@ -97,9 +97,9 @@ def _has_columns(values: Any, rows: Any) -> bool:
     columns = rows.reshape(len(rows), -1).astype(np.float32)
     candidates = values.reshape(len(values), -1) if len(values) == len(rows) else values.T
     sorted_columns = np.sort(columns, axis=0)
-    columns_as_bytes = {column.tobytes() for column in sorted_columns.T if _is_special(column)}
-    return bool(columns_as_bytes) and all(
-        column.tobytes() in columns_as_bytes for column in np.sort(candidates.astype(np.float32), axis=0).T
+    as_bytes = {column.tobytes() for column in sorted_columns.T if _is_special(column)}
+    return bool(as_bytes) and all(
+        column.tobytes() in as_bytes for column in np.sort(candidates.astype(np.float32), axis=0).T
     )
 
 

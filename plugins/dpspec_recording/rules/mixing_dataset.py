@@ -75,7 +75,7 @@ class MixingDataset(TrainingRule[MixingFacts]):
         """Copy the dataset without its records: it may compute statistics at its first record."""
         self._loader = setup.loader
         with contextlib.suppress(Exception):  # the dataset cannot be copied
-            self._copies = [_copy(dataset, len(dataset), _unchanged) for dataset in _datasets(setup.loader)]
+            self._copies = [copied(dataset, len(dataset), _unchanged) for dataset in datasets_of(setup.loader)]
 
     def stop(self) -> None:
         """Read some records again after the training."""
@@ -83,7 +83,7 @@ class MixingDataset(TrainingRule[MixingFacts]):
         copies, self._copies = self._copies, []
         if loader is None:
             return
-        for dataset in (*copies, *_datasets(loader)):
+        for dataset in (*copies, *datasets_of(loader)):
             with contextlib.suppress(Exception):  # the dataset cannot be read
                 read, mixed = mixed_records(dataset)
                 if mixed or read > self._facts.read:
@@ -105,7 +105,7 @@ class MixingDataset(TrainingRule[MixingFacts]):
         )
 
 
-def _datasets(loader: Any) -> list[Any]:
+def datasets_of(loader: Any) -> list[Any]:
     """The datasets of a loader, inside of ``Subset`` and ``ConcatDataset``."""
     from torch.utils.data import ConcatDataset, Subset
 
@@ -139,25 +139,25 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
             (tables if is_table else constants).setdefault(id(values), values)
         return values
 
-    _copy(dataset, count, collect)
+    copied(dataset, count, collect)
     if count < 2 or not 0 < len(tables) <= _MOST_TABLES:
         return 0, 0
     source, of_records = random.SystemRandom(), set(tables)
     reads: list[tuple[int, int, Any]] = []
     changed: set[int] = set()
-    with _restored_generators():
+    with restored_generators():
         for index in source.sample(range(count), min(_READ, count)):
             shift, *further = (source.randrange(1, count) for _ in range(_SHIFTS))
             record, again = (_read(dataset, index, _unchanged) for _ in range(2))
-            if _distance(record, again):  # random numbers of other generators
+            if distance(record, again):  # random numbers of other generators
                 continue
             reads.append((index, shift, record))
             for number, values in tables.items():
-                if _distance(values[index], values[(index + shift) % count]):
+                if distance(values[index], values[(index + shift) % count]):
                     used_shift, by_own = _moving_shift(dataset, index, record, number, [shift, *further])
                     rows = source.choices([row for row in range(count) if row != index], k=_OTHERS)
                     by_others = (
-                        _distance(record, _read(dataset, index, _Change({number}, _with_row, row, used_shift)))
+                        distance(record, _read(dataset, index, _Change({number}, _with_row, row, used_shift)))
                         for row in rows
                     )
                     changed |= {number} if by_own else set()
@@ -171,8 +171,8 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
             alone = record, _read(dataset, index, changed_others)
             after = (_read(dataset, index, change, before) for change in (_unchanged, changed_others))
             mixed += (
-                _distance(*alone) > 0.0
-                or _distance(*after) > 0.0
+                distance(*alone) > 0.0
+                or distance(*after) > 0.0
                 or any(_reads(dataset, index, record, value, tables[number]) for value, number in derived)
             )
     return (len(reads), mixed) if of_records else (0, 0)
@@ -182,7 +182,7 @@ def _moving_shift(dataset: Any, index: int, record: Any, number: int, shifts: li
     """The first shift by which the record's own row of a table changes it, and its change; the last one if none."""
     by_own = 0.0
     for shift in shifts:
-        by_own = _distance(record, _read(dataset, index, _Change({number}, _with_row, index, shift)))
+        by_own = distance(record, _read(dataset, index, _Change({number}, _with_row, index, shift)))
         if by_own:
             break
     return shift, by_own
@@ -202,7 +202,7 @@ def _reads(dataset: Any, index: int, record: Any, value: Any, table: Any) -> boo
         return with_other_values(values, table[index]) if values is value else values
 
     try:
-        return _distance(record, _read(dataset, index, change)) > 0.0
+        return distance(record, _read(dataset, index, change)) > 0.0
     except Exception:  # the dataset cannot be read with other values
         return False
 
@@ -236,19 +236,19 @@ def _read(dataset: Any, index: int, change: _Changes, before: Collection[int] = 
     import numpy as np
     import torch
 
-    copied = _copy(dataset, len(dataset), change)
+    clone = copied(dataset, len(dataset), change)
     for earlier in before:
-        copied[earlier]
+        clone[earlier]
     torch.default_generator.manual_seed(0)  # torch.manual_seed would seed devices too, whose noise is to stay secret
     np.random.seed(0)
     random.seed(0)
-    return copied[index]
+    return clone[index]
 
 
-def _copy(dataset: Any, count: int, change: _Changes, depth: int = 0) -> Any:
+def copied(dataset: Any, count: int, change: _Changes, depth: int = 0) -> Any:
     """A copy of a dataset, with changes of all attributes and global variables that have a value for each record."""
     kind = type(dataset)
-    if _has_records(dataset, count):
+    if has_records(dataset, count):
         return change(dataset, True)
     if depth > _DEPTH or hasattr(kind, "__del__") or not hasattr(dataset, "__dict__"):
         return dataset
@@ -263,7 +263,7 @@ def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
     import numpy as np
     import torch
 
-    if _has_records(value, count):
+    if has_records(value, count):
         return change(value, True)
 
     if array_of(value) is not None and (replaced := change(value, False)) is not value:
@@ -284,7 +284,7 @@ def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple(_changed(entry, count, change, depth) for entry in value)
     is_plain = getattr(type(value), "__new__", None) is object.__new__ and not isinstance(value, types.ModuleType)
-    return _copy(value, count, change, depth + 1) if is_plain and hasattr(value, "__dict__") else value
+    return copied(value, count, change, depth + 1) if is_plain and hasattr(value, "__dict__") else value
 
 
 def _with_globals(kind: Any, count: int, change: _Changes, depth: int) -> Any:
@@ -326,10 +326,10 @@ def _is_data(value: Any, count: int) -> bool:
     import torch
 
     kinds = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState, torch.utils.data.Dataset)
-    return _has_records(value, count) or isinstance(value, kinds)
+    return has_records(value, count) or isinstance(value, kinds)
 
 
-def _has_records(value: Any, count: int) -> bool:
+def has_records(value: Any, count: int) -> bool:
     """Whether a value is a sequence with an entry for each record, and small enough to be copied."""
     import numpy as np
     import torch
@@ -377,15 +377,15 @@ def _cloned(values: Any) -> Any:
     return list(values) if isinstance(values, tuple) else copy.copy(values)
 
 
-def _distance(first: Any, second: Any) -> float:
+def distance(first: Any, second: Any) -> float:
     """The sum of the absolute differences of two records; 1 for other texts or shapes, 0 for values of other types."""
     import numpy as np
     import torch
 
     if isinstance(first, dict) and isinstance(second, dict):
-        return sum(_distance(first[key], second[key]) for key in first) if first.keys() == second.keys() else 1.0
+        return sum(distance(first[key], second[key]) for key in first) if first.keys() == second.keys() else 1.0
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
-        return sum(map(_distance, first, second)) if len(first) == len(second) else 1.0
+        return sum(map(distance, first, second)) if len(first) == len(second) else 1.0
     if isinstance(first, str | bytes) and isinstance(second, str | bytes):
         return float(first != second)
     if not all(isinstance(value, torch.Tensor | np.ndarray | np.generic | int | float) for value in (first, second)):
@@ -401,7 +401,7 @@ def _distance(first: Any, second: Any) -> float:
 
 
 @contextlib.contextmanager
-def _restored_generators() -> Iterator[None]:
+def restored_generators() -> Iterator[None]:
     """Restore the states of the generators of torch, NumPy and Python."""
     import numpy as np
     import torch
