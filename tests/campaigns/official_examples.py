@@ -159,7 +159,7 @@ EXAMPLES = {
             ("MAX_PHYSICAL_BATCH_SIZE = 128", "MAX_PHYSICAL_BATCH_SIZE = 32", "fewer records"),
             ("tqdm.notebook", "tqdm", "not in a notebook"),
         ),
-        printed=r"target_epsilon=([\d.]+)",
+        epsilon=50.0,
     ),
     "tutorial of names": Example(
         project="opacus",
