@@ -101,6 +101,7 @@ PARTS = {
         _DENSITY,
         "dpspec run SPEC --set 'mechanism.releases=[{kind: noise, noise: $kind, scale: 10}]'",
     ),
+    "attack-method": ("AttackMethodSuite", "", "dpspec plugins --check $kind"),
 }
 
 

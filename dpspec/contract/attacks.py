@@ -92,11 +92,14 @@ class AttackMethod(Provider):
             10^9), ``counts`` (a list of these) or ``outcomes`` (a string of 0 and 1).
         test: Names a class without constructor arguments that implements :class:`EvidenceTest`.
         anytime: Whether the test is valid after any number of trials, also one that depends on their outcomes.
+        ordered: Whether statistics depend on the order of releases, for example by pairs of consecutive ones. The order
+            may then not depend on scores.
     """
 
     statistics: Mapping[str, Statistic]
     test: str
     anytime: bool = False
+    ordered: bool = False
 
 
 class EvidenceTest(ABC):
@@ -131,6 +134,14 @@ class EvidenceTest(ABC):
         The figure omits a false-positive rate of 0: give 1 / n if none of n releases without the group is positive.
         """
         return ()
+
+    def statistics(self, scores: Array, coins: Array) -> Mapping[str, Json] | None:
+        """The statistics of an attack with these scores (n,) for these inclusion bits (n,). Default: None, unknown.
+
+        Higher scores are of releases with the group; they may be equal, infinite or NaN, and n may be 0. The
+        conformance suite measures p-values and lower bounds with it under laws whose privacy is known.
+        """
+        return None
 
 
 class Records(NamedTuple):

@@ -3,7 +3,6 @@
 ``verify`` lists the values that cannot be derived from evidence. Only the store detects invented measurements.
 """
 
-import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +21,6 @@ from dpspec.json_records import write
 from dpspec.results.conformance_status import inspections, rejected
 from dpspec.results.differing import Difference, differing
 from dpspec.results.redact import LEFT_OUT_REASON, redact_audit, with_assumptions
-
-VERDICT = re.compile(r"verdicts\[(\d+)\]\.verdict")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dpspec.contract.audit import NO_TRIALS
 from dpspec.contract.catalog import Catalog, Offered
 from dpspec.contract.frozen import canonical_json
 from dpspec.contract.results import AuditResult, ExecutedRun, Result, TrialRecord
-from dpspec.engine.differences import VERDICT, Mismatch, comparable, compare, merged, versions_of
+from dpspec.engine.differences import Mismatch, comparable, compare, merged, versions_of
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.context import RunContext
@@ -141,11 +141,12 @@ def verify(
         if old.left_out:
             old, new, differences = comparable(old, new, family, again.taken)
             mismatches.extend(differences)
+        reasons = {f"verdicts[{number}].verdict": verdict.reason for number, verdict in enumerate(new.verdicts)}
         for field in _RECOMPUTED:
-            for mismatch in compare(old.name, field, getattr(old, field), getattr(new, field)):
-                if (verdict := VERDICT.fullmatch(mismatch.what)) is not None:
-                    mismatch = dataclasses.replace(mismatch, because=new.verdicts[int(verdict[1])].reason)
-                mismatches.append(mismatch)
+            mismatches.extend(
+                dataclasses.replace(mismatch, because=reasons.get(mismatch.what, ""))
+                for mismatch in compare(old.name, field, getattr(old, field), getattr(new, field))
+            )
         mismatches.extend(_of_remedies(old, again.trained.prepared.spec, catalog))
     for field in ("confidence", "notes"):
         mismatches.extend(compare("", field, getattr(result, field), getattr(recomputed, field)))

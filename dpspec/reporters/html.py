@@ -41,7 +41,8 @@ from dpspec.reporters.blocks import (
 )
 from dpspec.text import plain
 
-#: Text without a line break. The lookbehind starts one match per run of digits, to avoid quadratic time.
+#: Text without a line break. The lookbehind starts one match per run of digits: without it, 8,000 digits take 0.3
+#: seconds and twice as many four times as long.
 _WHOLE = re.compile(r"((?<![0-9.])[0-9.]+(?:e-[0-9]+| %)|DP-SGD)")
 
 #: The mark of an answer by its tone, so that the color is not the only difference.

@@ -164,7 +164,7 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
     by_curve = []
     for curve in () if has_void_bounds(audit) else (curve for curve in proven_curves(audit) if curve.is_whole):
         curve_scope, size = curve.scope, curve.group_size
-        scope = words.curve(curve).removeprefix(words.groups(size, curve_scope.unit)).removeprefix(", ")
+        scope = ", ".join(words.varying_scopes(curve))
         if "access" not in curve.varying and curve_scope.access != "all-iterates":
             scope = ", ".join(filter(None, (scope, words.scope_part("access", curve_scope.access))))
         name, bracket, most = curve_scope.unit.partition(" (")

@@ -111,11 +111,16 @@ def conformance_label(status: str) -> str:
 
 def headline(audit: AuditResult, verdict: Verdict) -> str:
     """A proof on a recording names accepted cautions and assumptions: ``proved, accepting X, assuming one-record``."""
-    label, recording = verdict_label(audit, verdict), audit.recording
-    if recording is None or label not in ("proved", BUT_CAUTIONS):
-        return label
+    return ", ".join([verdict_label(audit, verdict), *qualifiers(audit, verdict)])
+
+
+def qualifiers(audit: AuditResult, verdict: Verdict) -> list[str]:
+    """The conditions of a proof on a recording, which follow its label: ``accepting X``, ``assuming one-record``."""
+    recording = audit.recording
+    if recording is None or verdict_label(audit, verdict) not in ("proved", BUT_CAUTIONS):
+        return []
     names = (("accepting", [rule.name for rule in accepted_cautions(audit)]), ("assuming", recording.assumes))
-    return ", ".join([label, *(f"{condition} {', '.join(listed)}" for condition, listed in names if listed)])
+    return [f"{condition} {', '.join(listed)}" for condition, listed in names if listed]
 
 
 def outcome(audit: AuditResult, verdict: Verdict) -> str:
@@ -195,6 +200,7 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
     lower_finding, upper_finding = (_finding(audit, i) for i in (verdict.lower_finding, verdict.upper_finding))
     by_attack = verdict.kind != "metric" and lower_finding is not None and lower_finding.rigor == "statistical"
     attacked = verdict.lower if by_attack else _attacked(audit, verdict, upper_finding or lower_finding)
+    # Rounded by itself to four digits, an upper bound of 2.99996 would be 3, and seem to just meet a claim of 3.
     lower = upper = ""
     is_void = has_void_bounds(audit) and verdict.kind != "metric"
     if verdict.upper is not None and not is_void:
@@ -380,8 +386,13 @@ def scope_part(key: str, value: str) -> str:
 
 def curve(proven_curve: ProvenCurve) -> str:
     """The group size, and the parts of the scope that vary among the curves."""
-    scopes = (scope_part(key, str(getattr(proven_curve.scope, key))) for key in proven_curve.varying)
+    scopes = varying_scopes(proven_curve)
     return groups(proven_curve.group_size, proven_curve.scope.unit) + "".join(f", {text}" for text in scopes)
+
+
+def varying_scopes(proven_curve: ProvenCurve) -> list[str]:
+    """The parts of a curve's scope that vary among the curves."""
+    return [scope_part(key, str(getattr(proven_curve.scope, key))) for key in proven_curve.varying]
 
 
 def groups(size: int, unit: str = "record") -> str:

@@ -96,10 +96,11 @@ def inspect(registry: Registry, family: str, kind: str) -> Iterator[Promise]:
             broken = f"it raises {describe(error)}"
         demand = " ".join((test.__doc__ or name).split()).replace("``", "`")
         yield Promise(provider=f"{family} {kind}", demand=demand, broken=broken, left_out=left_out)
-    if isinstance(suite, MechanismSuite) and not untried:
-        with suppress(AssertionError):  # a promise above reports the failed example
+    if isinstance(suite, MechanismSuite | AttackMethodSuite) and not untried:
+        judged = "bound" if isinstance(suite, MechanismSuite) else "test"
+        with suppress(AssertionError):  # a promise above reports the failure
             remark = "\n".join(suite.weakest_passing())
-            yield Promise(provider=f"{family} {kind}", demand="How wrong a bound would still pass", remark=remark)
+            yield Promise(provider=f"{family} {kind}", demand=f"How wrong a {judged} would still pass", remark=remark)
 
 
 def _reads_recording(suite: type[MechanismSuite], registry: Registry) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dpspec.contract import FrozenMap, Json, Phase, Sampling, SamplingKind
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 #: Standard errors of an estimate beyond which it differs: a chance of 2e-9.
 _FAR = 6.0
 
+#: Largest number of patterns of inclusions for which the exact likelihood ratio is simulated.
+_MOST_PATTERNS = 300
+
 #: Deltas at which the theory's bound is tested.
 _DELTAS = (1e-3, 1e-2, 0.05, 0.1, 0.3)
 
@@ -25,8 +30,12 @@ _DELTAS = (1e-3, 1e-2, 0.05, 0.1, 0.3)
 class SamplingSchemeSuite(ProviderSuite):
     """Subclass it and set ``kind`` and ``options``, the keys of a sampling block besides ``scheme``.
 
-    records: The number of records. epochs: The number of independent groups of steps of a simulated run.
-    noise: The noise multipliers at which the theory is tested. runs: The number of simulated runs.
+    Attributes:
+        records: The number of records.
+        epochs: The number of independent groups of steps of a simulated run.
+        noise: The noise multipliers at which the theory is tested.
+        sizes: The sizes of groups for which it is.
+        runs: The number of simulated runs.
     """
 
     family: ClassVar[str] = "sampling scheme"
@@ -34,6 +43,7 @@ class SamplingSchemeSuite(ProviderSuite):
     records: ClassVar[int] = 12
     epochs: ClassVar[int] = 1
     noise: ClassVar[tuple[float, ...]] = (0.5, 1.0)
+    sizes: ClassVar[tuple[int, ...]] = (1, 3)
     runs: ClassVar[int] = 4000
 
     def test_batches_are_distinct_records_in_order(self) -> None:
@@ -118,9 +128,7 @@ class SamplingSchemeSuite(ProviderSuite):
         require(not unknown, f"unknown checks {', '.join(unknown)} (valid: {', '.join(sorted(all_checks))})")
 
     def test_the_theory_holds_for_executed_batches(self) -> None:
-        """No bound of the theory is below what drawn batches show about one record, in either direction."""
-        import numpy as np
-
+        """No bound of the theory is below what drawn batches show about a record or a group, in either direction."""
         from dpspec.accounting import PrivacyLoss
 
         scheme = self._scheme()
@@ -128,23 +136,51 @@ class SamplingSchemeSuite(ProviderSuite):
         if theory is None:
             return
         steps = self.epochs * scheme.dependent_steps
-        included = self._epochs(self.runs, self.epochs)[:, :, 0].astype(float)
-        for sigma in self.noise:
+        masks = self._epochs(self.runs, self.epochs)
+        for size, sigma in itertools.product(self.sizes, self.noise):
+            included = masks[:, :, _most_together(masks, size)].sum(axis=2).astype(float)
             phase = Phase({"steps": steps, "noise_multiplier": sigma, "clip_norm": 1.0, "sampling": self._block()})
-            loss = PrivacyLoss(tuple(theory.composed(phase, 1, self.records)))
+            loss = PrivacyLoss(tuple(theory.composed(phase, size, self.records)))
             points = [(loss.epsilon(delta).upper, delta) for delta in _DELTAS]
 
-            def outputs(rng: np.random.Generator, n: int, present: bool, sigma: float = sigma) -> Any:
-                shown = sigma * rng.normal(size=(n, steps))
-                if present:
-                    shown += included[rng.integers(0, len(included), n)]
-                # The sum, and the likelihood of one inclusion at an unknown step: the best tests of many schemes.
-                log_likelihood = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
-                return np.stack([shown.sum(axis=1), log_likelihood], axis=1)
-
-            pair = Neighbors(absent=lambda r, n: outputs(r, n, False), present=lambda r, n: outputs(r, n, True))
+            absent = partial(_outputs, steps=steps, sigma=sigma, included=None)
+            pair = Neighbors(absent=absent, present=partial(_outputs, steps=steps, sigma=sigma, included=included))
             problems = [str(problem) for problem in exceeded(pair, points, ("add", "remove"))]
-            require(not problems, f"at noise {sigma:g} the theory is too small: {'; '.join(problems)}")
+            setting = f"at noise {sigma:g}" + (f" for groups of {size}" if size > 1 else "")
+            require(not problems, f"{setting} the theory is too small: {'; '.join(problems)}")
+
+    def test_a_tight_theory_is_attained(self) -> None:
+        """Equal gradients of all members attain the lower ends of a ``tight`` theory for removed records.
+
+        Simulated probabilities are off by 0.05 or more, so that only large errors show.
+        """
+        import numpy as np
+
+        from dpspec.accounting import PrivacyLoss
+
+        scheme = self._scheme()
+        theory = scheme.theory
+        if theory is None or scheme.other_gradients != "zero":
+            return
+        steps = self.epochs * scheme.dependent_steps
+        masks = self._epochs(self.runs, self.epochs)
+        for size, sigma in itertools.product(self.sizes, self.noise):
+            phase = Phase({"steps": steps, "noise_multiplier": sigma, "clip_norm": 1.0, "sampling": self._block()})
+            pairs = tuple(theory.attained(phase, size, self.records, 0)) if theory.attains(phase, size) else ()
+            if not pairs:
+                continue
+            included = masks[:, :, _most_together(masks, size)].sum(axis=2).astype(float)
+            rows, counts = np.unique(included, axis=0, return_counts=True)
+            if len(rows) > _MOST_PATTERNS:
+                continue
+            loss = PrivacyLoss(pairs, "remove")
+            for delta in _DELTAS:
+                epsilon = loss.epsilon(delta).lower
+                if epsilon <= 0.0:  # delta is larger than the advantage
+                    continue
+                attained = _most_attained(rows, counts / len(included), len(included), sigma, epsilon)
+                text = f"at noise {sigma:g} equal gradients of {size} attain a delta of at most {attained:.4g}"
+                require(attained >= delta, f"{text} at epsilon = {epsilon:.6g}, and a tight theory claims {delta:g}")
 
     # -- parts of the tests
 
@@ -173,6 +209,53 @@ class SamplingSchemeSuite(ProviderSuite):
         """Inclusions (count, steps, records) of independent epochs of dependent steps."""
         steps = epochs * self._scheme().dependent_steps
         return self._mask(11, count * steps).reshape(count, steps, self.records)
+
+
+def _outputs(
+    rng: np.random.Generator, n: int, *, steps: int, sigma: float, included: np.ndarray[Any, Any] | None
+) -> np.ndarray[Any, Any]:
+    """Of ``n`` runs, whose members a row of ``included`` counts at each step, the best tests of many schemes (n, 2).
+
+    They are the sum and the likelihood of one inclusion at an unknown step.
+    """
+    import numpy as np
+
+    shown = sigma * rng.normal(size=(n, steps))
+    if included is not None:
+        shown += included[rng.integers(0, len(included), n)]
+    log_likelihood = np.log(np.exp(np.clip(shown / sigma**2, -50.0, 50.0)).sum(axis=1))
+    return np.stack([shown.sum(axis=1), log_likelihood], axis=1)
+
+
+def _most_attained(
+    rows: np.ndarray[Any, Any], shares: np.ndarray[Any, Any], runs: int, sigma: float, epsilon: float
+) -> float:
+    """An upper bound, at level 1e-6, of delta at ``epsilon`` for removed records.
+
+    The members' inclusions are ``rows`` (patterns, steps), whose ``shares`` come from ``runs`` simulated runs. Delta
+    changes by at most the total variation distance of the shares from the probabilities. Its mean is at most
+    sqrt(patterns / runs) / 2, and McDiarmid bounds the rest; Hoeffding bounds the error of the outputs.
+    """
+    import numpy as np
+
+    rng, draws = np.random.default_rng(7), 20_000
+    logs = math.log(2.0 / 1e-6)
+    slack = math.sqrt(len(rows) / runs) / 2.0 + math.sqrt(logs / (2.0 * runs)) + math.sqrt(logs / (2.0 * draws))
+    shown = rows[rng.choice(len(rows), draws, p=shares)] + sigma * rng.normal(size=(draws, rows.shape[1]))
+    exponents = np.log(shares) + (shown @ rows.T - 0.5 * (rows**2).sum(axis=1)) / sigma**2
+    largest = exponents.max(axis=1)
+    losses = largest + np.log(np.exp(exponents - largest[:, None]).sum(axis=1))
+    return float((-np.expm1(np.minimum(0.0, epsilon - losses))).mean()) + slack
+
+
+def _most_together(masks: np.ndarray[Any, Any], size: int) -> list[int]:
+    """The first record, then repeatedly the one with the largest number of batches in common with the chosen ones."""
+    members = [0]
+    while len(members) < min(size, masks.shape[2]):
+        shared = (masks * masks[:, :, members].sum(axis=2, keepdims=True, dtype=int)).sum(axis=(0, 1))
+        shared[members] = -1
+        members.append(int(shared.argmax()))
+    return members
 
 
 def _scores(values: np.ndarray[Any, Any], expected: float) -> np.ndarray[Any, Any]:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.optimize import brentq
 
 from dpspec.accounting import DIRECTIONS, Direction, Floats, Mixture, Pair, PrivacyLoss
 
@@ -74,6 +73,7 @@ def log_factor(k: int, epsilon: float, factor: Factor) -> float:
 
 def group_epsilon(profile: Profile, k: int, delta: float, factor: Factor = "sharp", *, cap: float = CAP) -> float:
     """The smallest k e with s_k(e) delta_1(e) <= ``delta`` and e <= ``cap``, rounded up by at most 1e-12, or inf."""
+    from scipy.optimize import brentq  # a fifth of a second, which runs without this question need not wait for
 
     def excess(epsilon: float) -> float:
         return profile(epsilon) + log_factor(k, epsilon, factor) - math.log(delta)

@@ -9,7 +9,8 @@ from typing import Any
 
 from dpspec.api import File
 from dpspec.results.checked_run import CheckedRun
-from dpspec_recording.judge.check import RunClaim, check_run
+from dpspec_recording.judge.check import check_run
+from dpspec_recording.judge.run_claim import RunClaim
 
 
 def check(

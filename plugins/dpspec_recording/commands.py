@@ -126,7 +126,8 @@ def check(
     --history judges the releases that an accountant declares, with the same exit codes. It observes no training.
     """
     from dpspec.language.declared_facts import read_declared_facts
-    from dpspec_recording.judge.check import RunClaim, check_run, usual_delta
+    from dpspec_recording.judge.check import check_run, usual_delta
+    from dpspec_recording.judge.run_claim import RunClaim
 
     if verbose and quiet:
         raise UsageError("--verbose and --quiet exclude each other: remove one")
@@ -224,7 +225,7 @@ def _check_history(
 
 def rules() -> None:
     """List the rules on recorded trainings: their observations, reasons and fixes."""
-    from dpspec_recording.judge.rules import installed_rules
+    from dpspec_recording.judge.run_claim import installed_rules
 
     for rule in installed_rules().values():
         lines = [rule.name]

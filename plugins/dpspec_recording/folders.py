@@ -14,7 +14,8 @@ from dpspec.contract.sampling import poisson_sampling
 from dpspec.decimals import upper
 from dpspec.errors import UsageError
 from dpspec.language.yaml_source import to_yaml
-from dpspec_recording.judge.check import RunClaim, check_run, document_of
+from dpspec_recording.judge.check import check_run, document_of
+from dpspec_recording.judge.run_claim import RunClaim
 from dpspec_recording.offered import KIND
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
 

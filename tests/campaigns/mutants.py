@@ -392,7 +392,7 @@ class Copy:
     def _become_pytest(
         self, options: list[str], seconds: float | None, plugins: list[object], variables: Mapping[str, str]
     ) -> None:
-        os.setsid()
+        os.setpgrp()  # a session would have a priority of its own
         if seconds is not None:
             resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
             resource.setrlimit(resource.RLIMIT_DATA, (_MOST_BYTES, _MOST_BYTES))

@@ -106,6 +106,8 @@ EXAMPLES = {
         arguments=(*_CIFAR10, "--grad_sample_mode", "no_op"),
         epsilon=1.71,
         check=("--public", "learning_rate"),
+        verdict="open",
+        words="gradient-parameters",
     ),
     "dcgan": Example(
         project="opacus",
@@ -144,7 +146,8 @@ EXAMPLES = {
         script="examples/imdb.py",
         stand_ins="reviews",
         arguments=(*_IN_HERE, "-n", "2", "-j", "0"),
-        rules=("varying-padding",),
+        verdict="deviates",
+        words="in a shuffled order|Poisson",
     ),
     "tutorial of images": Example(
         project="opacus",

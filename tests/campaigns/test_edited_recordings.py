@@ -17,7 +17,8 @@ from dpspec.errors import DpspecError, ExitCode
 from dpspec.registry.loader import load_catalog
 from dpspec_recording.folder.run_folder import END, INTERNAL, MARK, SCORED, STATES, STEPS, JournalWriter, read_frames
 from dpspec_recording.folder.weights import WEIGHTS
-from dpspec_recording.judge.check import RunClaim, check_run
+from dpspec_recording.judge.check import check_run
+from dpspec_recording.judge.run_claim import RunClaim
 
 DELTA = 1e-5
 

@@ -140,12 +140,22 @@ def test_workers_execute_the_code_of_the_project(dpspec: Run, project: Path) -> 
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("part", ["model", "loss", "dataset", "backend", "report", "sampling-scheme", "noise"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("model", "loss", "dataset", "backend", "report", "sampling-scheme", "noise"),
+        pytest.param("attack-method", marks=pytest.mark.family),
+    ],
+)
 def test_a_new_part_passes_its_own_tests(part: str, dpspec: Run, own_tests: Run, tmp_path: Path) -> None:
     succeeds(dpspec("new", part, "first-part"))
     assert (tmp_path / "pyproject.toml").read_text() == '[tool.dpspec]\nplugins = ["dp/first_part.py"]\n'
     done = own_tests("-q", "-p", "no:cacheprovider", "tests")
     assert done.returncode == 0, done.stdout + done.stderr
+    if part == "attack-method":  # mechanisms choose the kind of their evidence, and specs do not
+        checked = succeeds(dpspec("plugins", "--check", "first-part"))
+        assert "How wrong a test would still pass" in checked
+        assert "only the author" not in checked
     choice = {"model": ["--model", "first-part"], "dataset": ["--data", "first-part"]}.get(part, [])
     choice = ["--mechanism", "composition"] if part == "noise" else choice
     succeeds(dpspec("new", "spec", "audit", *choice))

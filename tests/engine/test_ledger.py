@@ -16,7 +16,8 @@ from dpspec.errors import LedgerError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import plain, read_yaml, to_yaml
 from dpspec.registry.loader import load_catalog
-from dpspec_recording.judge.check import RunClaim, check_run
+from dpspec_recording.judge.check import check_run
+from dpspec_recording.judge.run_claim import RunClaim
 
 DAY = dt.date(2026, 1, 2)
 

@@ -327,11 +327,10 @@ class _Page:
 
 def _verdict_cell(view: _Audit, verdict: Verdict) -> Text:
     badge = view.badge(verdict, remark=True)
-    label = words.verdict_label(view.audit, verdict)
-    qualifier = words.headline(view.audit, verdict).removeprefix(label).removeprefix(", ")
+    qualifiers = words.qualifiers(view.audit, verdict)
     pieces: list[Piece] = [badge]
-    if qualifier:
-        pieces += [Break(), Span(qualifier, "quiet")]
+    if qualifiers:
+        pieces += [Break(), Span(", ".join(qualifiers), "quiet")]
     conformance = view.audit.conformance.status
     if conformance in ("deviates", "checks-missing"):
         pieces += [Break(), view.conformance_badge("run deviates" if conformance == "deviates" else "")]

@@ -110,7 +110,7 @@ def _outcome(
     label = Badge("not proved", "open")
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
     if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
-        return label, f"{stated}: {words.bounds(audit, verdict).brief}. T{retraining(audit)[1:]}"
+        return label, f"{stated}: {words.bounds(audit, verdict).brief}. {words.sentence(retraining(audit))}"
     if doubted or not epsilon:
         return label, f"{stated}: the recording leaves the following open"
     return label, f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"

@@ -100,6 +100,7 @@ def correlation(
     else:
         chains = count - pairs
         length = count / chains
+        # Every s gives a bound; the best one of the grid costs 0.01% of p at 5 standard deviations, or less.
         s = np.linspace(0.0, 0.5, 2001)[1:-1]
         root = np.sqrt(1.0 - 4.0 * s * s)
         # A chain has det = (a^(T+1) - b^(T+1)) / (a - b) with a, b = (1 +- root) / 2.

@@ -12,10 +12,9 @@ from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus, Channel, ChannelStatus
 from dpspec.contract.results import UNKNOWN
 from dpspec.decimals import upper
-from dpspec.errors import UsageError
 from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT
-from dpspec.text import closest, did_you_mean, joined, listed
+from dpspec.text import joined
 from dpspec_recording.outcomes.conditions import CONDITIONS, channel_of, stated
 from dpspec_recording.outcomes.faults import RunTest
 
@@ -72,13 +71,6 @@ KINDS = {
 #: The names of the channels, in the order of the table.
 CHANNELS = tuple(KINDS)
 
-#: All names that ``--public`` accepts: hyperparameters of the private sum, and options of torch's optimizers.
-HYPERPARAMETERS = (
-    *("rate", "divisor", "clip_norm", "noise_multiplier", "steps"),
-    *("learning_rate", "weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "alpha", "rho", "lambd"),
-    *("parameters", "lr_decay", "momentum_decay", "etas", "step_sizes", "t0", "amsgrad", "centered", "maximize"),
-)
-
 
 def _others(channel: str) -> list[str]:
     """Names of the conditions of ``channel``, without the one that has its name."""
@@ -96,13 +88,6 @@ CHECKS = {
     for name, condition in CONDITIONS.items()
     if condition.channel is not None
 }
-
-
-def require_known(option: str, names: Collection[str], valid: Collection[str]) -> None:
-    wrong = next((name for name in names if name not in valid), None)
-    if wrong is not None:
-        suggestion = did_you_mean(closest(wrong, valid))
-        raise UsageError(f"{option}: {wrong!r} is unknown{suggestion} (valid: {listed(valid)})")
 
 
 def complete(

@@ -4,54 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import Json
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.stated_claim import StatedClaim, run_document, spec_name
-from dpspec.errors import SpecError, UsageError
+from dpspec.engine.stated_claim import run_document, spec_name
+from dpspec.errors import SpecError
 from dpspec.language.declared_facts import DeclaredFacts, read_declared_facts, with_declared_facts
 from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.resumed_folder import open_run
-from dpspec_recording.judge.channels import HYPERPARAMETERS, require_known
-from dpspec_recording.judge.rules import require_rules
+from dpspec_recording.judge.run_claim import RunClaim
 from dpspec_recording.offered import KIND
-from dpspec_recording.outcomes.conditions import ASSUMABLE
 
 if TYPE_CHECKING:
     from dpspec.contract.results import Result
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunClaim(StatedClaim):
-    """The claim about a recorded run, and its threat model.
-
-    adjacency: ``zero-out`` or ``add-remove``.
-    public: names of hyperparameters that the user declares public. assume: names of channels and assumptions that the
-    user assumes if the recording leaves them open. accept: names of rules whose cautions the user accepts. select: the
-    only rules to evaluate, all if empty; ignore: rules that are not evaluated.
-    """
-
-    adjacency: str = "zero-out"
-    assume: tuple[str, ...] = ()
-    public: tuple[str, ...] = ()
-    accept: tuple[str, ...] = ()
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-
-    def require_valid(self) -> None:
-        super().require_valid()
-        if self.adjacency not in ("zero-out", "add-remove"):
-            raise UsageError(
-                f"--adjacency must be zero-out or add-remove for a recorded run, got {self.adjacency!r}; a spec with "
-                "mechanism: {kind: group} and without training bounds replaced records"
-            )
-        require_known("assume", self.assume, ASSUMABLE)
-        require_known("public", self.public, HYPERPARAMETERS)
-        for option in ("accept", "select", "ignore"):
-            require_rules(option, getattr(self, option))
 
 
 #: The largest delta of a question without a claim is 10 to the power of minus this.

@@ -27,7 +27,7 @@ from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.assumptions import RunAssumptions
 from dpspec_recording.judge.bounds import ADD_REMOVE, PROFILE, ZERO_OUT, ScheduleBounds, phases_of, profile_series
 from dpspec_recording.judge.canaries import CONFIDENCE, canary_bound, contradiction, doubts, evidence_of, unscored
-from dpspec_recording.judge.channels import HYPERPARAMETERS, assumes, channels, complete, require_known
+from dpspec_recording.judge.channels import assumes, channels, complete
 from dpspec_recording.judge.combined_checks import combined, corrected
 from dpspec_recording.judge.declared_checks import declared_checks
 from dpspec_recording.judge.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
@@ -35,7 +35,8 @@ from dpspec_recording.judge.joined_checks import rank_checks, resume_checks
 from dpspec_recording.judge.missing_facts import missing_facts
 from dpspec_recording.judge.recorded_run import RecordedRun, read_run
 from dpspec_recording.judge.reported_checks import reported_checks
-from dpspec_recording.judge.rules import fired_rules, require_rules
+from dpspec_recording.judge.rules import fired_rules
+from dpspec_recording.judge.run_claim import HYPERPARAMETERS, require_known, require_rules
 from dpspec_recording.judge.section import accountant_report, cautions, recorded_origin, setup, unrecognized
 from dpspec_recording.judge.section_groups import with_words
 from dpspec_recording.judge.sentences import confirmations, executed_sentence, run_facts

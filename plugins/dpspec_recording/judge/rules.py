@@ -6,26 +6,12 @@ import numpy as np
 
 from dpspec.contract.executed import FiredRule
 from dpspec.contract.rules import Rule, RuleRun
-from dpspec.errors import RecordingError, UsageError
-from dpspec.registry.loader import Failed, foreign_code, load_catalog
-from dpspec.text import closest, did_you_mean, listed
+from dpspec.errors import RecordingError
+from dpspec.registry.loader import Failed, foreign_code
 from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.judge.run_claim import installed_rules
 from dpspec_recording.probes.batches import Batches
 from dpspec_recording.probes.rules import RuleFacts, Rules, code_of
-
-
-def installed_rules() -> dict[str, Rule]:
-    return {name: offered.provider for name, offered in load_catalog().rules.items()}
-
-
-def require_rules(option: str, names: Collection[str]) -> None:
-    """Raise ``UsageError`` for a name that no installed rule has."""
-    valid = installed_rules()
-    wrong = next((name for name in names if name not in valid), None)
-    if wrong is not None:
-        raise UsageError(
-            f"{option}: {wrong!r} is no rule{did_you_mean(closest(wrong, valid))} (valid: {listed(sorted(valid))})"
-        )
 
 
 def fired_rules(

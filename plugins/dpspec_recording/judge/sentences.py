@@ -17,6 +17,7 @@ from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.judge.section import reports_batches
 from dpspec_recording.outcomes.faults import RunTest
 from dpspec_recording.probes.gradient_map import GradientMap
+from dpspec_recording.probes.noise import Noise, untested_tails
 from dpspec_recording.probes.options import public_name
 from dpspec_recording.probes.parameters import MOVED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
@@ -73,16 +74,21 @@ def confirmations(
     constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
     yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
     yield (
-        "labels, features, padding, weight, temperature, loss and choice of a record come from it alone: no other "
-        f"record of its or earlier batches or the dataset{_not_replayed(run)}"
+        "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
+        f"from its batch, earlier ones or the dataset{_not_replayed(run)}"
     )
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
-    yield "seeds stay secret, and only the weights are released, not optimizer or logs"
+    yield "seeds are secret, no constant or time; only weights are released, no logs"
     if header.clipping == "ghost" and _not_replayed(run):
         yield "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by layer"
     if header.source == "own-loop":
-        yield "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
+        tails = untested_tails(run.fact(Noise))
+        its_tails = f", and the noise is Gaussian {tails}, too" if tails else ""
+        yield (
+            "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
+            f"{its_tails}"
+        )
         if _not_replayed(run):
             yield (
                 "each record's gradient is clipped by its l2 norm over all layers, and the reported norm is of the "

@@ -130,9 +130,9 @@ class Fault:
         expected, measured = np.array(declared, dtype=np.float64), np.array(executed, dtype=np.float64)
         wrong = ~np.isclose(measured, expected, rtol=1e-9, atol=0.0)
         step = int(np.argmax(wrong))
-        first = [float(np.nan_to_num(values[step], nan=0.0)) for values in (expected, measured)]
+        first, changed = (float(np.nan_to_num(values[step], nan=0.0)) for values in (expected, measured))
         note = f"first at step {step + 1}" if wrong.any() else "at all steps"
-        return self.compared(not wrong.any(), *first, note)
+        return self.compared(not wrong.any(), first, changed, note)
 
     def audited(self, audits: AuditFacts, count: float, note: str = "", detectable: float | None = 0.0) -> RunTest:
         """The outcome of a count over the audited steps that should be zero."""

@@ -315,6 +315,15 @@ def why_repeats_untested(facts: NoiseFacts | None) -> str:
     )
 
 
+def untested_tails(facts: NoiseFacts | None) -> str:
+    """The largest absolute value of all noise in words, beyond which no test reaches; empty without one."""
+    extremes = [extreme for statistics in _processes(facts) if (extreme := _extreme(statistics)) is not None]
+    if not extremes:
+        return ""
+    measured, tested = max(extremes, key=lambda extreme: extreme[0].measured)
+    return f"beyond {measured.measured:.3g} standard deviations, the largest {tested}"
+
+
 def why_noise_seems_cut(facts: NoiseFacts | None) -> str:
     """The largest absolute value of few numbers, if it is suspiciously small; empty otherwise.
 

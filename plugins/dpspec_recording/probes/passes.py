@@ -49,7 +49,10 @@ OTHER_PARAMETERS = Fault(
     assumption="gradient-parameters",
     title="gradients computed at other parameters than the last step left",
     observed="measured",
-    advice="Do not move the parameters before the forward pass and back, as SAM does.",
+    advice=(
+        "Do not move the parameters between a step and the next forward pass: by hand, by a line search, by an "
+        "average, or forth and back as SAM does."
+    ),
 )
 
 

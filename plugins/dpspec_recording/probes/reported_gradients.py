@@ -52,8 +52,8 @@ OTHERS = Fault(
     title="gradients other than the reported sum and noise",
     observed="measured",
     advice=(
-        "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, or the sum "
-        "was reported after the noise was added. Move weight decay and momentum into the optimizer."
+        "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, a term was added, "
+        "or the sum was reported after the noise. Move weight decay and momentum into the optimizer."
     ),
 )
 

@@ -16,6 +16,7 @@ from dpspec.cli.handover import Handover
 from dpspec.errors import ExitCode, UsageError
 from dpspec_recording.commands import Accept, Adjacency, Assume, Delta, Epsilon, Public
 from dpspec_recording.folder.free_number import numbered
+from dpspec_recording.judge.run_claim import RunClaim
 from dpspec_recording.notices import say
 from dpspec_recording.scripts.program import Program
 from dpspec_recording.scripts.session import Session, start
@@ -100,10 +101,8 @@ def _claim(
     """The options of `dpspec check`.
 
     Raises:
-        UsageError: `dpspec check` would refuse one of them.
+        UsageError: `dpspec check` would refuse an option.
     """
-    from dpspec_recording.judge.check import RunClaim
-
     RunClaim(  # an option that the check would refuse is refused before the training
         delta=RunClaim.delta if delta is None else delta,
         epsilon=epsilon,

@@ -44,7 +44,7 @@ class CarriedValues(TorchDispatchMode):
         Args:
             trace: Of the step.
             batch: The tensors of its batch.
-            released: Sums that the trace shows together with their noise: what the step computes from them is noisy.
+            released: Sums whose noise the trace may show too: results that read them may be noisy.
         """
         self._before, self._memory = self._memory, {}
         self._released = set(map(_memory, released))
@@ -53,7 +53,7 @@ class CarriedValues(TorchDispatchMode):
         self.follow(trace.operations)
 
     def forget(self, tensors: Sequence[Tensor]) -> None:
-        """Follow these tensors no longer: the dataset, of which the batch may be a view."""
+        """Follow these tensors no longer: the batch may be a view of the dataset."""
         for tensor in tensors:
             self._memory.pop(_memory(tensor), None)
 

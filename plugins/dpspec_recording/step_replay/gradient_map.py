@@ -12,7 +12,7 @@ factor of a layer. The operations of a traced step show the sources of the optim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -84,46 +84,46 @@ class GradientMap:
         """
         self._trace, self._sources, self._targets, self._end = trace, list(sources), list(targets), end
         operations, source_addresses = trace.operations[:end], {address_of(tensor) for tensor in sources} - {0}
-        last = {
-            address: n for n, op in enumerate(operations[:sources_end]) for address in _writes(op) & source_addresses
-        }
-        needed, steps_of_map = source_addresses | {address_of(tensor) for tensor in targets} - {0}, list[Operation]()
-        for number in range(len(operations) - 1, start - 1, -1):
-            operation = operations[number]
-            touched = _writes(operation) | {*operation.addresses}
-            if {address for address in touched if number > last.get(address, -1)} & needed:
-                steps_of_map.append(operation)
-                needed |= {address_of(tensor) for tensor in _arguments(operation)} - {0}
-            needed -= {address for address in touched if number == last.get(address)}
-        steps_of_map.reverse()
-        ids, addresses = {id(tensor) for tensor in sources}, {*source_addresses, *parameters, 0}
-        inputs = list[Tensor]()
-        for operation in steps_of_map:
-            inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
-            addresses |= {*operation.addresses}
-        inputs += [tensor for tensor in targets if address_of(tensor) not in addresses]
+        written = list(map(_writes, operations))
+        last = {address: n for n in range(min(sources_end, end)) for address in written[n] & source_addresses}
+
+        def find(tensors_at: Mapping[int, Sequence[Tensor]]) -> tuple[list[Operation], list[Tensor]]:
+            """The operations that compute tensors, by the number of operations before, and what else they read."""
+            needed, steps = {*source_addresses}, list[Operation]()
+            for number in range(max(tensors_at, default=0) - 1, start - 1, -1):
+                needed |= {address_of(tensor) for tensor in tensors_at.get(number + 1, ())} - {0}
+                touched = written[number] | {*operations[number].addresses}
+                if {address for address in touched if number > last.get(address, -1)} & needed:
+                    steps.append(operations[number])
+                    needed |= {address_of(tensor) for tensor in _arguments(operations[number])} - {0}
+                needed -= {address for address in touched if number == last.get(address)}
+            steps.reverse()
+            ids, addresses = {id(tensor) for tensor in sources}, {*source_addresses, *parameters, 0}
+            inputs = list[Tensor]()
+            for operation in steps:
+                inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
+                addresses |= {*operation.addresses}
+            results = (tensor for tensors in tensors_at.values() for tensor in tensors)
+            return steps, [*inputs, *(tensor for tensor in results if address_of(tensor) not in addresses)]
+
+        steps_of_map, inputs = find({end: targets})
         self.is_division = all(address_of(tensor) in source_addresses for tensor in targets) and all(
             operation.function in _DIVISIONS or source_addresses.isdisjoint(_writes(operation))
             for operation in steps_of_map
         )
-        factors, read_tensors = (
-            {abs(leaf) for operation in steps_of_map for leaf in _numbers(operation)},
-            list[Tensor](),
-        )
-        for number, tensors, read in _reads_in_python(trace, end):
+        # one search for all reads: their own searches would contain one another, and their number double with each read
+        reads = [*_reads_in_python(trace, end)]
+        later: dict[int, list[Tensor]] = {}
+        for number, tensors, _ in reads:
             if number >= max(start, sources_end):
-                part = GradientMap(
-                    trace,
-                    sources,
-                    tensors,
-                    start=start,
-                    end=number,
-                    sources_end=sources_end,
-                    parameters=parameters,
-                )
-                read_tensors += part.inputs
-            elif not read.is_integer() and any(
-                math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors
+                later.setdefault(number, []).extend(tensors)
+        steps_of_reads, read_tensors = find(later)
+        factors = {abs(leaf) for operation in (*steps_of_map, *steps_of_reads) for leaf in _numbers(operation)}
+        for number, tensors, read in reads:
+            if (
+                number < max(start, sources_end)
+                and not read.is_integer()
+                and any(math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors)
             ):
                 read_tensors += tensors
         self._read = {*map(id, read_tensors)}

@@ -21,6 +21,7 @@ from dpspec_recording.judge.executed_run import observe
 from dpspec_recording.judge.rules import fired_rules
 from dpspec_recording.judge.sentences import run_facts
 from dpspec_recording.probes.parameters import MOVED
+from dpspec_recording.probes.rules import RuleFact, RuleFacts
 
 DELTA = 1e-5
 
@@ -235,13 +236,19 @@ def test_a_second_optimizer_is_the_first_cause(tmp_path):
 def test_an_optimizer_outside_the_model_in_the_first_part_explains_no_move(sound):
     """The caution is of the first part with another optimizer. The move has the cause of a later one."""
     outside, inside = (
-        {"others": [["SGD", number, 2 - number, 9]], "readers": [], "before_steps": 0} for number in (0, 2)
+        {
+            "optimizers": [{"name": "SGD", "inside": number, "outside": 2 - number, "steps": 9}],
+            "readers": [],
+            "before_steps": 0,
+        }
+        for number in (0, 2)
     )
     run, _ = observe(sound)
     moved = [MOVED.none_found(2)]
 
     def facts_with(*parts):
-        end = dataclasses.replace(run.end, rules=[{"second-optimizer": facts} for facts in parts])
+        rules = RuleFacts(by_rule=tuple({"second-optimizer": RuleFact(facts=facts)} for facts in parts))
+        end = dataclasses.replace(run.end, observed={**run.end.observed, "rules": rules})
         of_parts = dataclasses.replace(run, end=end)
         return [*run_facts(of_parts, moved, fired_rules(of_parts, delta=DELTA, group_size=1, accept={}))]
 
@@ -256,6 +263,7 @@ def test_confirm_asks_about_mistakes_that_no_step_shows(sound):
         "(checkpoints, stopping by loss)",
         "features chosen by labels",
         "temperature, loss and choice of a record come from it alone",
+        "seeds are secret, no constant or time",
         "(no two are equal)",
     ):
         assert words in confirmed
@@ -292,7 +300,8 @@ def test_reading_a_run_imports_no_torch(sound):
 
     code = f"""
         from pathlib import Path
-        from dpspec_recording.judge.check import RunClaim as Question, check_run
+        from dpspec_recording.judge.check import check_run
+        from dpspec_recording.judge.run_claim import RunClaim as Question
         assert check_run(Path({str(sound)!r}), Question(delta=1e-5)).audits[0].recording.facts['steps'] == 40
     """
     assert imported_by(code, ["torch", "opacus"]) == []

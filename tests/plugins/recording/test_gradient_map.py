@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.step_replay import trace as trace_module
+from dpspec_recording.step_replay.gradient_map import GradientMap
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -444,6 +445,20 @@ def own_loop(change: Change, *, report_first: bool, leak: str = "") -> Callable[
         return checked(folder, epsilon=100.0)
 
     return trained
+
+
+def test_a_map_with_many_reads_in_python_is_found_once() -> None:
+    """The optimizers of torch read the step number of each parameter; the search of each read had all earlier ones."""
+    total, mask, trace = torch.randn(4), torch.ones(4), trace_module.StepTrace()
+    trace.ignores_reads = True
+    trace.start()
+    gradient = total * mask
+    for _ in range(60):
+        if gradient.norm().item() > 1e9:
+            gradient = gradient * 0.5
+    trace.stop()
+    found = GradientMap(trace, [total], [gradient], end=len(trace.operations), parameters=())
+    assert [*map(id, found.inputs)] == [id(mask)]
 
 
 def test_the_copy_of_an_update_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from support.public_mistakes.parts import DELTA, MISTAKES, PublicMistake
 
 import dpspec
 from dpspec.errors import ExitCode, UsageError
-from dpspec_recording.judge.check import RunClaim
+from dpspec_recording.judge.run_claim import RunClaim
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "mistakes.md"
 

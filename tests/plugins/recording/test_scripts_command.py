@@ -69,6 +69,12 @@ def test_no_library_of_numbers_is_loaded_before_the_script_sets_its_variables(tm
     ("arguments", "message"),
     [
         (["--epsilon", "3", "train.py"], "a claim needs --check"),
+        (["--check", "--epsilon=-1", "train.py"], "--epsilon must be finite and not negative"),
+        (["--check", "--delta", "1", "train.py"], "--delta must be above 0 and below 1"),
+        (["--check", "--group-size", "0", "train.py"], "group"),
+        (["--check", "--adjacency", "replace-one", "train.py"], "--adjacency must be zero-out or add-remove"),
+        (["--check", "--accept", "guessable-sed", "train.py"], "did you mean 'guessable-seed'"),
+        (["--check", "--public", "learning-rate", "train.py"], "did you mean 'learning_rate'"),
         (["--out", "full", "train.py"], "full is not empty: give a new folder"),
         (["absent.py"], "cannot read the script absent.py"),
         ([], "SCRIPT"),
