@@ -682,7 +682,7 @@ def test_every_rule_has_code_and_texts():
         code_of(rule).caution(code_of(rule)().facts(), RUN)
 
 
-def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, **options):
+def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, source=None, **options):
     torch.manual_seed(seed)
     model = nn.Linear(6, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -693,7 +693,7 @@ def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, **options):
             drawn = (torch.rand(400) < 0.05).nonzero().squeeze(1)
             total = [torch.zeros_like(p) for p in model.parameters()]
             std = noise * torch.ones(())
-            drawn_noise = [std * torch.randn_like(p) for p in model.parameters()]
+            drawn_noise = [std * torch.randn(p.shape, generator=source) for p in model.parameters()]
             for p, t, z in zip(model.parameters(), total, drawn_noise, strict=True):
                 p.grad = (t + z) / 20
             optimizer.step()
@@ -705,6 +705,16 @@ def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, **options):
             if is_asked:
                 epsilons.append(run.epsilon(1e-5))
     return epsilons, run
+
+
+@pytest.mark.parametrize("is_clock", [True, False])
+def test_the_generator_of_a_loops_noise_is_a_caution_if_the_clock_seeds_it(tmp_path, is_clock):
+    source = torch.Generator()
+    seed = int(time.time()) if is_clock else source.seed()
+    with torch.random.fork_rng():
+        own_loop(tmp_path / "run", seed=torch.seed(), steps=3, source=source.manual_seed(seed))
+    cautions = dpspec.check(tmp_path / "run", epsilon=8).cautions
+    assert ("guessable-seed" in cautions) is is_clock
 
 
 @pytest.mark.ci
