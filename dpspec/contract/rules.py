@@ -75,6 +75,8 @@ class RuleStep:
         norms: The clipped norms that a custom loop reported, (b,); None for others.
         noise: The noise that a custom loop reported, a flat tensor; None for others.
         clip_norm: NaN if it was not observed.
+        noise_generators, batch_generators: Generators of torch from which the reported noise, and the indices of the
+            drawn records, of a custom loop follow; empty if the step was not traced.
     """
 
     number: int
@@ -82,6 +84,8 @@ class RuleStep:
     norms: np.ndarray[Any, Any] | None
     clip_norm: float
     noise: Any = None
+    noise_generators: tuple[Any, ...] = ()
+    batch_generators: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,8 @@ class PendingStep:
 
     number: counted from 1. drawn: the records; batches: of these. accounted: the last noise multiplier and rate, and
     the number of steps, of the accountant's history. options: those that changed before the step. noise: the flat one
-    that a custom loop reported. rank: of this process among several.
+    that a custom loop reported. noise_generators, batch_generators: of torch, from which a traced step of a custom loop
+    drew its noise and indices. rank: of this process among several.
     norms: (b,) of the contributions of each call, as a tensor or an array, or the observed call.
     indices: the tensors of indices that a custom loop reported.
     silent: the loop did not report whether there was noise. Otherwise a step without a sketch had none.
@@ -55,6 +56,8 @@ class PendingStep:
     indices: list[Tensor] = field(default_factory=list)
     silent: bool = False
     noise: Tensor | None = None
+    noise_generators: list[torch.Generator] = field(default_factory=list)
+    batch_generators: list[torch.Generator] = field(default_factory=list)
 
     def add_rows(self, rows: int) -> None:
         self.rows = rows if self.rows == UNSEEN else self.rows + rows

@@ -102,6 +102,7 @@ class CustomLoop(Adapter):
             )
         elif self._replays is not None:
             self._replays.note(quantity, tensors)
+            self.step.noise_generators += self._replays.generators_of(tensors)
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors]) if tensors else torch.zeros(0)
         if flat.is_complex():
             raise UsageError(f"{quantity} must have real numbers")
@@ -136,6 +137,8 @@ class CustomLoop(Adapter):
         assert training is not None
         training.step = step = self.step
         self.step = PendingStep()
+        if self._replays is not None:
+            step.batch_generators += self._replays.generators_of(step.indices)
         step.silent = not step.noised
         for name in ("noise_multiplier", "clip_norm", "rate"):
             if self.declared[name] is not None:

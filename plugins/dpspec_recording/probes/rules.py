@@ -148,6 +148,8 @@ class Rules(Probe[RuleFacts]):
             norms=step.reported_norms(),
             clip_norm=step.clip_norm,
             noise=step.noise,
+            noise_generators=tuple(step.noise_generators),
+            batch_generators=tuple(step.batch_generators),
         )
         for rule, observer in self._at_steps:
             if rule.name in self._rules:

@@ -9,7 +9,8 @@ The mistake: an adversary tries small seeds, and subtracts the noise of the righ
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,14 +39,18 @@ _SPLIT, _SPLIT_AGAIN, _FOLDED = 8, 4, 2
 #: The number of values of JAX that are compared: they depend on the key and their places alone.
 _JAX_VALUES = 8
 
+#: By the number of units of a clock in a second, the seconds around the present in which a seed is a time. A seed of 64
+#: bits is one with probability 1e-8.
+_CLOCKS = {1: 86_400, 10**3: 86_400, 10**6: 3600, 10**9: 60}
+
 #: The seed of a new ``torch.Generator``.
 _DEFAULT = 67280421310721
 
 RULE = Rule(
     name="guessable-seed",
-    summary="torch, NumPy or Python's random was seeded with a small integer, and noise or batches follow from it",
+    summary="torch, NumPy or Python's random was seeded with a small integer or the time, and noise or batches follow",
     why="Noise and batches follow from the seed: an adversary who guesses it subtracts the noise.",
-    fix="Remove the seed, or call torch.seed() before make_private; seed a noise_generator by its method seed().",
+    fix="Remove the seed, or call torch.seed() before make_private; seed a generator of torch by its method seed().",
     code="dpspec_recording.rules.guessable_seed:GuessableSeed",
 )
 
@@ -100,6 +105,9 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
             self._host = {name: seed for name in used if (seed := _seed_of(name, self._host_states[name])) is not None}
             self._host |= _noise_seeds(step.noise, self._first_size)
             self._members = _batch_seeds(step.drawn)
+        if self._private is None:
+            self._host = {**_seed_of_all(step.noise_generators), **self._host}
+            self._members = {**_seed_of_all(step.batch_generators), **self._members}
         noise = self._generator() if self._observed else None
         batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
         _add_guessable(self._torch, noise)
@@ -158,7 +166,20 @@ def _add_guessable(seeds: list[int], generator: Any) -> None:
 
 
 def _is_guessable(seed: int) -> bool:
-    return seed < _GUESSABLE or seed > 2**64 - _GUESSABLE or seed == _DEFAULT
+    """Whether a seed is small, public, or a time near to the present."""
+    now = time.time()
+    is_time = any(abs(seed / units - now) <= seconds for units, seconds in _CLOCKS.items())
+    return seed < _GUESSABLE or seed > 2**64 - _GUESSABLE or seed == _DEFAULT or is_time
+
+
+def _seed_of_all(generators: Sequence[Any]) -> dict[str, int]:
+    """The seed of a generator of the loop if all seeds are guessable: one secret seed makes their numbers secret."""
+    import torch
+
+    if not all(_is_guessable(generator.initial_seed()) for generator in generators):
+        return {}
+    seeds = [generator.initial_seed() for generator in generators if generator is not torch.default_generator]
+    return {"torch": seeds[0]} if seeds else {}
 
 
 def _noise_seeds(noise: Any, first_size: int) -> dict[str, int]:

@@ -127,6 +127,10 @@ class ReplayedLoop:
             values = [tensor.detach().clone() for tensor in tensors]
             self._reported[quantity] = [*tensors], values, len(self._trace.operations)
 
+    def generators_of(self, tensors: Sequence[Tensor]) -> list[torch.Generator]:
+        """The generators from which tensors of this step follow; none if it is not traced."""
+        return [] if self._trace is None else self._trace.generators_of(tensors)
+
     def update_begins(self, gradients: Sequence[Tensor]) -> None:
         """The optimizer begins its step with these gradients."""
         if self._trace is not None and not self._trace.failure:

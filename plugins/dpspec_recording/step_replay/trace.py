@@ -233,6 +233,28 @@ class StepTrace(TorchDispatchMode):
         results = (result for operation in self.operations for result in tensors_in(operation.results))
         return address_of(tensor) in self.before or any(result is tensor for result in results)
 
+    def generators_of(self, tensors: Sequence[Tensor]) -> list[torch.Generator]:
+        """Return the generators from which the values of these tensors follow, also through other operations.
+
+        Each call of torch makes another object for one generator, so one of each device and seed is returned.
+        """
+        sources: dict[int, dict[tuple[str, int], torch.Generator]] = {}  # by the address of memory
+        for operation in self.operations:
+            read = tensors_in((operation.args, dict(operation.kwargs)))
+            generators = {
+                (str(generator.device), generator.initial_seed()): generator for generator, _ in operation.states
+            }
+            for tensor in read:
+                generators |= sources.get(address_of(tensor), {})
+            if generators:
+                written = map(address_of, written_by(operation.function, operation.args, operation.kwargs))
+                for address in {*operation.addresses, *written} - {0}:
+                    sources[address] = {**sources.get(address, {}), **generators}
+        of_tensors: dict[tuple[str, int], torch.Generator] = {}
+        for tensor in tensors:
+            of_tensors |= sources.get(address_of(tensor), {})
+        return list(of_tensors.values())
+
     def value_before(self, tensor: Tensor) -> Tensor:
         """Return the value of a tensor of the step before the step writes into it."""
         return Replay(self, []).value(tensor).detach()

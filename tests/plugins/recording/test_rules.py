@@ -2,8 +2,11 @@
 
 import contextlib
 import json
+import os
 import random
-from dataclasses import asdict, dataclass
+import secrets
+import time
+from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,6 +33,7 @@ from dpspec_recording.rules.run_counts import EmptyBatchSkipped, LargeDelta, Mor
 from dpspec_recording.rules.second_optimizer import SecondOptimizer
 from dpspec_recording.rules.standardized_features import StandardizedFeatures
 from dpspec_recording.rules.trained_before import TrainedBefore
+from dpspec_recording.step_replay.trace import StepTrace
 
 RUN = RuleRun(own_loop=False, steps=100, delta=1e-5)
 SECRET = 0x5A17_93C2_10B4_4D
@@ -177,6 +181,78 @@ def test_a_small_seed_of_the_loops_own_generator_lets_its_batches_be_recomputed(
         rule.after_step(step(drawn=np.flatnonzero(SOURCES[code](seed).uniform(60_000) < 0.004)))
         assert caution(rule).startswith(text)
         assert ("recompute the batches" in caution(rule)) is bool(text)
+
+
+def traced(make):
+    """The seeds of the noise, the indices and the sum of a step that ``make`` draws."""
+    trace = StepTrace()
+    trace.start()
+    try:
+        noise, drawn, total = make()
+    finally:
+        trace.stop()
+    return [{source.initial_seed() for source in trace.generators_of([tensor])} for tensor in (noise, drawn, total)]
+
+
+def loop_caution(noise=(), batches=()):
+    rule = started(guessable_seed.GuessableSeed())
+    rule.after_step(replace(step(), noise_generators=tuple(noise), batch_generators=tuple(batches)))
+    return caution(rule)
+
+
+CLOCKS = {
+    "seconds": lambda: int(time.time()),
+    "seconds of yesterday": lambda: int(time.time()) - 80_000,
+    "milliseconds": lambda: int(1e3 * time.time()),
+    "microseconds": lambda: int(1e6 * time.time()),
+    "nanoseconds": time.time_ns,
+    "a number below 2^32": lambda: 987_654_321,
+    "the seed of a new generator": lambda: torch.Generator().initial_seed(),
+}
+SECRETS = {
+    "seed()": lambda: torch.Generator().seed(),
+    "os.urandom": lambda: int.from_bytes(os.urandom(8), "big"),
+    "secrets": lambda: secrets.randbits(63),
+    "milliseconds of another year": lambda: int(1e3 * (time.time() + 4e7)),
+}
+
+
+@pytest.mark.parametrize("kind", CLOCKS)
+def test_a_traced_generator_that_is_seeded_by_the_clock_is_guessable(kind):
+    seed = CLOCKS[kind]()
+    generator = torch.Generator().manual_seed(seed)
+    assert f"torch.Generator().manual_seed({seed})" in loop_caution(noise=[generator])
+    assert "recompute the noise" in loop_caution(noise=[generator])
+    assert "recompute the batches" in loop_caution(batches=[generator])
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_a_traced_generator_with_a_secret_seed_is_not_guessable(kind):
+    secret = torch.Generator().manual_seed(SECRETS[kind]())
+    assert loop_caution(noise=[secret], batches=[secret]) == ""
+    assert loop_caution(noise=[torch.Generator().manual_seed(0), secret]) == ""
+
+
+def test_the_generators_of_noise_and_batches_are_found_in_the_operations_of_a_step():
+    of_noise, of_batches, of_masks = (torch.Generator().manual_seed(SECRET + number) for number in range(3))
+    x = torch.ones(50, 4)
+
+    def make():
+        drawn = (torch.rand(50, generator=of_batches) < 0.5).nonzero().squeeze(1)
+        mask = torch.rand(4, generator=of_masks) < 0.5
+        noise = torch.empty(4)
+        noise.normal_(generator=of_noise)
+        return 2.0 * noise.view(2, 2), drawn, (x[drawn] * mask).sum(0)
+
+    noise, batches, total = traced(make)
+    assert noise == {SECRET}
+    assert batches == {SECRET + 1}
+    assert total == {SECRET + 1, SECRET + 2}
+    assert traced(lambda: (torch.randn(3), torch.arange(3), x)) == [
+        {torch.default_generator.initial_seed()},
+        set(),
+        set(),
+    ]
 
 
 @pytest.mark.parametrize("drawn", [[], [0], [1, 2, 9], list(range(50))])
@@ -606,7 +682,7 @@ def test_every_rule_has_code_and_texts():
         code_of(rule).caution(code_of(rule)().facts(), RUN)
 
 
-def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, **options):
+def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, source=None, **options):
     torch.manual_seed(seed)
     model = nn.Linear(6, 8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -617,7 +693,7 @@ def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, **options):
             drawn = (torch.rand(400) < 0.05).nonzero().squeeze(1)
             total = [torch.zeros_like(p) for p in model.parameters()]
             std = noise * torch.ones(())
-            drawn_noise = [std * torch.randn_like(p) for p in model.parameters()]
+            drawn_noise = [std * torch.randn(p.shape, generator=source) for p in model.parameters()]
             for p, t, z in zip(model.parameters(), total, drawn_noise, strict=True):
                 p.grad = (t + z) / 20
             optimizer.step()
@@ -629,6 +705,16 @@ def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, **options):
             if is_asked:
                 epsilons.append(run.epsilon(1e-5))
     return epsilons, run
+
+
+@pytest.mark.parametrize("is_clock", [True, False])
+def test_the_generator_of_a_loops_noise_is_a_caution_if_the_clock_seeds_it(tmp_path, is_clock):
+    source = torch.Generator()
+    seed = int(time.time()) if is_clock else source.seed()
+    with torch.random.fork_rng():
+        own_loop(tmp_path / "run", seed=torch.seed(), steps=3, source=source.manual_seed(seed))
+    cautions = dpspec.check(tmp_path / "run", epsilon=8).cautions
+    assert ("guessable-seed" in cautions) is is_clock
 
 
 @pytest.mark.ci
