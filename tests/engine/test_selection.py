@@ -164,7 +164,7 @@ def test_a_result_with_a_made_up_cell_is_not_recomputed(audited, place, value, m
     plain = write(audited(SPEC))
     plain["audits"][0]["document"]["mechanism"]["cells"][1]["mechanism"][place] = value
     try:
-        reported = " ".join(str(mismatch.recomputed) for mismatch in verify(read(Result, plain, "result"), CATALOG))
+        reported = " ".join(str(mismatch.after) for mismatch in verify(read(Result, plain, "result"), CATALOG))
     except Exception as error:
         reported = str(error)
     assert message in reported

@@ -95,11 +95,11 @@ def test_another_version_or_code_of_any_part_is_trained_again(audited: Any, site
     assert counting.RAN == [0, 1, 2, 3, 4]
     found, *others = verify(result, catalog(part, version="0.2"))
     # the texts that name the mechanism whose bound it is have another version, too
-    assert all("acme 0.2" in str(other.recomputed) for other in others)
+    assert all("acme 0.2" in str(other.after) for other in others)
     assert bool(others) == (part == "mechanism")
     assert (found.what, found.differs) == (f"5 trials, {part}", False)
-    assert found.recorded.startswith("made by acme 0.1, code ")
-    assert "installed is acme 0.2, code " in found.recomputed
+    assert found.before.startswith("made by acme 0.1, code ")
+    assert "installed is acme 0.2, code " in found.after
 
 
 @pytest.mark.family

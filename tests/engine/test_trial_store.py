@@ -180,8 +180,8 @@ def test_a_line_for_every_plugin_that_was_revised(made_1) -> None:
     for line, part, before, after in ((mechanism, "mechanism", 2, 3), (backend, "backend", 3, 1)):
         assert line.what.startswith(f"5 trials, {part} ")
         assert line.differs
-        assert f"revision {before}" in line.recorded
-        assert f"revision {after}" in line.recomputed
+        assert f"revision {before}" in line.before
+        assert f"revision {after}" in line.after
 
 
 @pytest.mark.parametrize(("now", "lines"), [(1, []), (2, ["5 trials, key"])])

@@ -243,7 +243,7 @@ def test_verify_finds_a_changed_file_and_names_an_absent_one(tmp_path: Path) -> 
     (tmp_path / "t.csv").unlink()
     (absent,) = verify(result, CATALOG)
     assert (absent.differs, absent.claims) == (False, ("one",))
-    assert "no such file" in absent.recomputed
+    assert "no such file" in absent.after
     (tmp_path / "t.csv").write_bytes(kept + b"1,2.5\n")
     found = verify(result, CATALOG)
     assert any(m.differs and m.what.endswith(", key") for m in found)

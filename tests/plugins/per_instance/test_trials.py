@@ -242,7 +242,7 @@ def test_a_shared_out_result_can_be_verified(folder: Path, shared: AuditResult) 
     assert verify(result, catalog, directory=str(folder), store=Store(folder / "store")) == ()
     assert [m for m in verify(redact(result), catalog, directory=str(folder)) if m.differs] == []
     (missing,) = verify(result, catalog, directory=str(folder))
-    assert "the array 'ratios' of trial 0" in missing.recomputed
+    assert "the array 'ratios' of trial 0" in missing.after
     held = trials(folder, shared)
     held[7] = replace(held[7], arrays={})
     with pytest.raises(ValueError, match="'ratios' of trial 7"):
