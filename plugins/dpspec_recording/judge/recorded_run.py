@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, groupby
-from math import isnan, sqrt
+from math import inf, isnan, sqrt
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,6 +20,7 @@ from dpspec.contract import Phase
 from dpspec.errors import RecordingError
 from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compared_lags
 from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
+from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.joined_folder import JoinedFolder
@@ -75,6 +76,13 @@ LARGEST_MULTIPLIER = 1e9
 
 #: Unit roundoff of half precision types.
 _UNIT = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "TF32": 2.0**-11}
+
+#: Unit roundoff of float32, and the minimum number of partial sums in which torch adds the squares of a vector: the
+#: numbers of a vector register.
+_SINGLE, _PARTIAL_SUMS = 2.0**-24, 8
+
+#: Roundings of the squares, of the sum of the partial sums, of its root, and of the factor.
+_OTHER_ROUNDINGS = 16
 
 #: Relative precision of a divisor that is computed from float32 sums, and from sums in half precision.
 _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
@@ -330,19 +338,41 @@ class RecordedRun:
         return _DIVIDED_HALF if self.sums_type else _DIVIDED
 
     @property
-    def norm_excess(self) -> float:
-        """Relative amount by which half precision lets a contribution exceed the clip norm.
+    def half_excess(self) -> float:
+        """Relative amount by which half precision lets a contribution exceed the clip norm; 0 in full precision.
 
-        Lemma R2 of ``docs/explanation/proofs/recorded-runs.md``; 0 in full precision.
+        Lemma R2 of ``docs/explanation/proofs/recorded-runs.md``.
         """
         facts = self.fact(Contributions)
         return 0.0 if facts is None else 5.0 * _UNIT.get(facts.norm_type, 0.0)
+
+    @property
+    def norm_excess(self) -> float:
+        """Relative amount by which rounding lets a contribution exceed the clip norm: of half precision, or of float32.
+
+        An excess of float32 within the tolerance of clipped norms is 0.
+        """
+        if self.half_excess or set(self.header.dtypes) == {"float64"}:
+            return self.half_excess
+        excess = float32_excess(self.largest_layer)
+        return excess if excess > CLIP_TOLERANCE else 0.0
+
+    @property
+    def largest_layer(self) -> int:
+        """The number of values of the largest noisy parameter."""
+        return max((size for _, size in self.header.layers), default=0)
 
     @property
     def sums_type(self) -> str:
         """The half precision type in which clipped gradients were summed; empty for full precision."""
         facts = self.fact(Contributions)
         return facts.sum_type if facts is not None and facts.sum_type in _UNIT else ""
+
+
+def float32_excess(values: int) -> float:
+    """Relative amount by which the norm of a vector of this many values, in float32, may be too small: Lemma R2b."""
+    lost = (values / _PARTIAL_SUMS + _OTHER_ROUNDINGS) * _SINGLE
+    return (1.0 - lost) ** -0.5 - 1.0 if lost < 1.0 else inf
 
 
 def follow(values: Array, sizes: Array) -> bool:

@@ -62,9 +62,11 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> 
         yield f"The code of rules failed in the recording, and did not look for their mistakes: {failed}."
     yield from seam_notes(run)
     facts = run.fact(Contributions)
-    if facts is not None and (excess := run.norm_excess):
-        longer = f"may be {nearest(100 * excess)}% longer than the clip norm"
+    if facts is not None and run.half_excess:
+        longer = f"may be {nearest(100 * run.half_excess)}% longer than the clip norm"
         yield f"Gradients were clipped in {facts.norm_type} and {longer}; noise multipliers are reduced by that."
+    elif excess := run.norm_excess:
+        yield f"Norms of {run.largest_layer:,} values in float32 reduce noise multipliers by {nearest(100 * excess)}%."
 
 
 def recorded_origin(run: RecordedRun) -> ExecutedOrigin:

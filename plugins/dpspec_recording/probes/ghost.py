@@ -104,7 +104,7 @@ def _why_unsure(facts: GhostFacts | None, run: RecordedRun) -> str:
             "repeats once, pads convolutions with zeros, ignores scale_grad_by_freq, and takes formulas of scripts: "
             "use grad_sample_mode='hooks', which sums the gradients whose norms it computes"
         )
-    if run.norm_excess:
+    if run.half_excess:
         return "because ghost clipping computes norms in half precision: compute the loss in float32"
     if facts is not None and run.has_contributions and facts.unobserved == 0:
         return ""
