@@ -24,6 +24,10 @@ from dpspec_recording.step_replay.trace import AbstainError, Operation, StepTrac
 _OF_SHAPES = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 
 
+#: Factors of carried values and what is added. A clamp at 1 hides that a value of 1.7 grows, but not that it is 0.
+_OTHER_VALUES = ((1.0, 1.0), (0.0, 0.0))
+
+
 class CarriedValues(TorchDispatchMode):
     """Follows the values of a traced step until the next one. It changes no value and draws no number."""
 
@@ -91,12 +95,15 @@ class CarriedValues(TorchDispatchMode):
         read = [tensor for tensor in read if tensor.is_floating_point()]
         if not read:
             return False
-        try:
-            moved = trace.replay_with_other_memory(read, sums)
-        except AbstainError:
-            return False
-        pairs = zip(moved, sums, strict=True)
-        return any(float((new - old).norm()) > ROWS_ROUNDING * float(old.norm()) for new, old in pairs)
+        for factor, shift in _OTHER_VALUES:
+            try:
+                moved = trace.replay_with_other_memory(read, sums, factor=factor, shift=shift)
+            except AbstainError:
+                return False
+            pairs = zip(moved, sums, strict=True)
+            if any(float((new - old).norm()) > ROWS_ROUNDING * float(old.norm()) for new, old in pairs):
+                return True
+        return False
 
     def held_before(self, tensor: Tensor) -> bool:
         """Whether a tensor of a step holds values of the batch before the one of :meth:`begin`."""

@@ -246,9 +246,10 @@ class ReplayedLoop:
         find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
         self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
         self._carrying += self._values_of_batch.move(trace, sums, {*map(id, batch)})
-        self._values_of_batch.begin(trace, batch, sums)
+        of_batch = [*batch, *drawn]  # the loop may read the same records again after its sum
+        self._values_of_batch.begin(trace, of_batch, sums)
         dataset = set(map(address_of, trace.tensors_before()))
-        self._values_of_batch.forget([tensor for tensor in batch if address_of(tensor) in dataset])
+        self._values_of_batch.forget([tensor for tensor in of_batch if address_of(tensor) in dataset])
 
         def replayed(values: Sequence[Tensor], rows: Iterable[int]) -> Tensor:
             changed, memory = list(zip(batch, values, strict=True)), locations.memory(rows, values)

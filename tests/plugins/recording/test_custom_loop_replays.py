@@ -209,6 +209,75 @@ def test_faulty_loops_deviate(step: Callable[[OwnLoop, Any], None], test: str, t
     assert test in found.rejected
 
 
+def with_error_feedback(loop: OwnLoop, run: Any) -> None:
+    """What clipping cut off is in later sums, itself clipped to the clip norm."""
+    drawn = loop.poisson()
+    rows = loop.rows(drawn)
+    norms, clipped = loop.clipped(rows)
+    error = loop.state or [torch.zeros_like(t) for t in clipped]
+    factor = (loop.clip / norms_of([e[None] for e in error])[0].clamp_min(1e-12)).clamp_max(1.0)
+    total = [t + factor * e for t, e in zip(clipped, error, strict=True)]
+    loop.state = [e + row.sum(0) - t for e, row, t in zip(error, rows, total, strict=True)]
+    loop.step(run, drawn, norms, total, loop.noise())
+
+
+def mixed_with_the_batch_before(loop: OwnLoop, run: Any) -> None:
+    """The loop picks the records again after its sum, and keeps them."""
+    drawn = loop.poisson()
+    values = {name: p.detach() for name, p in loop.model.named_parameters()}
+    x = loop.x[drawn]
+    if loop.state is not None:
+        count = min(len(x), len(loop.state))
+        x[:count] = 0.7 * x[:count] + 0.3 * loop.state[:count]
+    norms, total = loop.clipped(list(loop._rows(values, x, loop.y[drawn]).values()))
+    run.sampled(drawn)
+    run.clipped(norms)
+    run.summed(total)
+    noise = loop.noise()
+    loop.state = loop.x[drawn]
+    for p, t, n in zip(loop.parameters, total, noise, strict=True):
+        p.grad = (t + n) / 30
+    loop.optimizer.step()
+    run.noised(noise)
+    run.stepped()
+
+
+def scaled_by_the_norms_before(loop: OwnLoop, run: Any) -> None:
+    """A clamp hides that a mean norm above 1 grows."""
+    drawn = loop.poisson()
+    rows = loop.rows(drawn)
+    norms, clipped = loop.clipped(rows)
+    factor = torch.ones(()) if loop.state is None else loop.state.clamp(0.3, 1.0)
+    loop.state = 1.5 + norms_of(rows).mean()
+    loop.step(run, drawn, factor * norms, [factor * t for t in clipped], loop.noise())
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("step", [with_error_feedback, mixed_with_the_batch_before, scaled_by_the_norms_before])
+def test_values_of_the_batch_before_leave_the_claim_open(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", step)
+    assert found.status[0] == "open"
+    assert "used values that the script computed from the batch before" in found.assumption("unmixed-batches").text
+
+
+def scaled_by_the_noisy_gradient_before(loop: OwnLoop, run: Any) -> None:
+    """Noisy gradients cost nothing again: of their length, and of the parameters where the next step computes."""
+    drawn = loop.poisson()
+    noisy = loop.state or [torch.zeros_like(p) for p in loop.parameters]
+    factor = norms_of([n[None] for n in noisy])[0].clamp(0.5, 1.0)
+    values = {name: p.detach() - 0.1 * n for (name, p), n in zip(loop.model.named_parameters(), noisy, strict=True)}
+    norms, clipped = loop.clipped(list(loop._rows(values, loop.x[drawn], loop.y[drawn]).values()))
+    loop.step(run, drawn, factor * norms, [factor * t for t in clipped], loop.noise())
+    loop.state = [p.grad.clone() for p in loop.parameters]
+
+
+def test_noisy_values_of_the_step_before_are_proved(tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", scaled_by_the_noisy_gradient_before)
+    assert found.status == ("proved", "no-deviation-found")
+    assert found.run.fact(Replays).carrying == 0
+    assert found.run.fact(Replays).replayed >= 2.0
+
+
 def read_in_python(loop: OwnLoop, run: Any) -> None:
     drawn = loop.poisson()
     drawn.tolist()
