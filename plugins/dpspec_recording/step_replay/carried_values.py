@@ -23,8 +23,7 @@ from dpspec_recording.step_replay.trace import AbstainError, Operation, StepTrac
 #: Operations whose results have the shape of their argument, and not its values.
 _OF_SHAPES = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 
-
-#: Factors of carried values and what is added. A clamp at 1 hides that a value of 1.7 grows, but not that it is 0.
+#: Factors and summands for carried values. A clamp at 1 hides that a value of 1.7 grows, but not that it is 0.
 _OTHER_VALUES = ((1.0, 1.0), (0.0, 0.0))
 
 
