@@ -79,10 +79,10 @@ def confirmations(
     )
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
-    yield "seeds are secret, no constant or time; only weights are released, no logs"
+    yield "seeds are secret: no constant, time, weights or records; no log is released"
     if header.clipping == "ghost" and _not_replayed(run):
         yield "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by layer"
-    if header.source == "own-loop":
+    if header.is_reported:
         tails = untested_tails(run.fact(Noise))
         its_tails = f", and the noise is Gaussian {tails}, too" if tails else ""
         yield (

@@ -1,4 +1,4 @@
-"""Generators of random numbers: states that a later part continues, and the same numbers for two computations.
+"""Generators of random numbers: of noise and of batches, their states, and the same numbers for two computations.
 
 A later part of a training must not repeat the random numbers of an earlier one. Federated rounds in one process share
 a generator, which draws further numbers between two recordings: initial weights, evaluations. Its state then follows
@@ -8,6 +8,7 @@ from the earlier one by draws, and no number is used twice.
 import contextlib
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,30 @@ _WORDS, _POSITION, _BLOCK = 624, slice(16, 24), slice(24, 24 + 8 * 624)
 
 #: By device and seed, the state of a generator at the end of its last recording in this process.
 _ends: dict[tuple[str, int], Tensor] = {}
+
+
+def generator_of_noise(private_optimizer: Any) -> torch.Generator:
+    """The generator from which Opacus' optimizer draws; of a loop without one (None), torch's default one."""
+    if private_optimizer is None:
+        return torch.default_generator
+    if private_optimizer.generator is not None:
+        generator: torch.Generator = private_optimizer.generator
+        return generator
+    device = private_optimizer.params[0].device
+    return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
+
+
+def drawing_sampler(loader: Any) -> Any:
+    """The sampler of a loader that draws from its ``generator``, of batches or of single records; None without one."""
+    batches = getattr(loader, "batch_sampler", None)
+    samplers = (batches, getattr(batches, "sampler", None))
+    return next((sampler for sampler in samplers if hasattr(sampler, "generator")), None)
+
+
+def generator_of_batches(sampler: Any) -> torch.Generator:
+    """The generator of a :func:`drawing_sampler`."""
+    generator: torch.Generator = sampler.generator or torch.default_generator
+    return generator
 
 
 def keep_end(generator: torch.Generator) -> None:

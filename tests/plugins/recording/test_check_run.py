@@ -263,7 +263,7 @@ def test_confirm_asks_about_mistakes_that_no_step_shows(sound):
         "(checkpoints, stopping by loss)",
         "features chosen by labels",
         "temperature, loss and choice of a record come from it alone",
-        "seeds are secret, no constant or time",
+        "seeds are secret: no constant, time, weights or records",
         "(no two are equal)",
     ):
         assert words in confirmed
