@@ -77,6 +77,7 @@ def test_groups_cost_what_their_mixture_does(sound):
     assert found.costs[4].interval == expected
 
 
+@pytest.mark.ci
 def test_opacus_constants_reveal_the_number_of_records(sound):
     found = checked(sound, epsilon=100.0, adjacency="add-remove")
     assert found.verdict == "open"

@@ -141,6 +141,7 @@ def test_a_function_that_is_called_twice_makes_two_recordings_that_know_each_oth
         the_recording(session.folder)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ["disjoint", "unknown"])
 def test_trainings_on_other_records_are_told_apart_only_if_the_recorder_knows_them(script, kind):
     data = rows()
@@ -151,6 +152,7 @@ def test_trainings_on_other_records_are_told_apart_only_if_the_recorder_knows_th
     assert (question in confirmed(session)) == (kind == "unknown")
 
 
+@pytest.mark.ci
 def test_a_training_that_goes_on_after_another_one_is_recorded_in_parts(script):
     def call():
         first = Private(rows()).train()
@@ -165,6 +167,7 @@ def test_a_training_that_goes_on_after_another_one_is_recorded_in_parts(script):
         assert statuses(session, number)["released-model"].status != "violated"
 
 
+@pytest.mark.ci
 def test_two_networks_of_one_training_are_recorded_at_the_same_time(script):
     def call():
         first, second = Private(rows()), Private(rows())
@@ -177,6 +180,7 @@ def test_two_networks_of_one_training_are_recorded_at_the_same_time(script):
     assert "other private optimizers made 10 steps" in statuses(session)["released-model"].text
 
 
+@pytest.mark.ci
 def test_an_engine_for_each_round_continues_the_recording_of_the_model(script):
     data = rows()
 
@@ -190,6 +194,7 @@ def test_an_engine_for_each_round_continues_the_recording_of_the_model(script):
     assert open_run(session.folder / "1").numbers == (1, 2)
 
 
+@pytest.mark.ci
 def test_weights_that_are_set_before_the_first_gradients_are_the_initial_ones(script):
     def call():
         training = Private(rows())
@@ -248,6 +253,7 @@ def test_the_script_s_reads_of_the_weights_are_listed(script):
     assert "the script read its state_dict() after step 10 and step 20" in confirmed(script(lambda: call(True)))
 
 
+@pytest.mark.ci
 def test_a_late_session_claims_less(script):
     session = script(lambda: Training().run(), whole=False)
     asked = confirmed(session)
@@ -255,6 +261,7 @@ def test_a_late_session_claims_less(script):
     assert "no other one stepped" not in asked
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("error", "noted"), [(KeyboardInterrupt(), "KeyboardInterrupt"), (ValueError(), "ValueError"), (SystemExit(3), "")]
 )
