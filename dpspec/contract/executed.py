@@ -117,6 +117,7 @@ class ExecutedSection:
         phases_alone: Whether the bounds count only Poisson samples with the noise and rates of the phases; not if they
             charge for omitted or filled batches, or for adaptive clip norms.
         advice: What may be wrong, for the checks that are rejected.
+        retraining: How a training with a smaller epsilon differs, as an imperative; empty without such advice.
         assumes: Names of everything that a proof assumes.
         assumed: Names that the user assumes (``--assume``).
         public: Names of hyperparameters that the user declares public (``--public``).
@@ -142,6 +143,7 @@ class ExecutedSection:
     more_phases: int = 0
     phases_alone: bool = False
     advice: tuple[str, ...] = ()
+    retraining: str = ""
     assumes: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     public: tuple[str, ...] = ()

@@ -2,6 +2,21 @@
 
 Each run of a batch draws the same batches and noise as if trained separately; only sums differ by rounding. Batched
 runs cannot be resumed.
+
+>>> phase = FrozenMap({"steps": 5, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}})
+>>> def job(seed):
+...     return TrainingJob(
+...         x=np.ones((10, 4), dtype=np.float32),
+...         y=np.zeros(10, dtype=np.int64),
+...         model=torch.nn.Linear(4, 2),
+...         phases=(phase,),
+...         options=FrozenMap({"learning_rate": 0.5, "reduction": "mean"}),
+...         expected_batch_size=10.0,
+...         device="cpu",
+...         seed=seed,
+...     )
+>>> run_batched([job(1), job(2), job(3)]).shape  # the final weights of three models with 10 parameters
+torch.Size([3, 10])
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
