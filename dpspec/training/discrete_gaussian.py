@@ -30,11 +30,11 @@ _CANDIDATES, _FEWEST = 2.4, 64
 
 def uniform_below(bounds: Tensor, source: torch.Generator) -> Tensor:
     """Uniform integers in [0, bound), one for each of ``bounds`` (n,), int64, from 1 to 2^61."""
-    words = _words(bounds, source)
+    drawn = _words(bounds, source)
     limits = 2**_WORD_BITS - 2**_WORD_BITS % bounds  # a multiple of the bound, above half of all words
-    while len(rejected := torch.nonzero(words >= limits).flatten()):
-        words[rejected] = _words(bounds[rejected], source)
-    remainders: Tensor = words % bounds
+    while len(rejected := torch.nonzero(drawn >= limits).flatten()):
+        drawn[rejected] = _words(bounds[rejected], source)
+    remainders: Tensor = drawn % bounds
     return remainders
 
 
@@ -52,8 +52,7 @@ def bernoulli_exp(numerators: Tensor, denominator: int, source: torch.Generator)
     wholes, fractions = numerators // denominator, numerators % denominator
     pending = torch.nonzero(wholes > 0).flatten()
     while len(pending):
-        one = torch.full_like(pending, denominator)
-        happened = _bernoulli_exp_fraction(one, denominator, source)
+        happened = _bernoulli_exp_fraction(torch.full_like(pending, denominator), denominator, source)
         happens[pending[~happened]] = False
         pending = pending[happened]
         wholes[pending] -= 1
@@ -100,7 +99,7 @@ def discrete_gaussian(count: int, scale: int, source: torch.Generator) -> Tensor
     Args:
         count: Number of integers.
         scale: From 1 to 2^20.
-        source: The only source of randomness; its device is that of the integers.
+        source: The only source of randomness; the integers are on its device.
     """
     if not 1 <= scale <= SCALE:
         raise ValueError(f"scale must be from 1 to {SCALE}, got {scale}")

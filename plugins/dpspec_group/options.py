@@ -416,9 +416,9 @@ def _clipping(spec: dps.Spec, facts: dps.Facts, number: int, phase: dps.Phase) -
 
 
 def _discrete(spec: dps.Spec, facts: dps.Facts, number: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
-    """What the native loop cannot execute with integers, and noise so small that squares of contributions overflow."""
+    """Options that integers do not support, and noise multipliers outside the range of the grid."""
     path = dps.in_phase(spec, number, "noise")
-    if {other.noise for other in spec.phases} != {DISCRETE}:
+    if {declared.noise for declared in spec.phases} != {DISCRETE}:
         yield kit.unsupported("phases with different noise distributions", path, f"noise: {DISCRETE} in all phases")
     if phase.clipping_scheme == "adaptive":
         yield kit.unsupported("noise: discrete-gaussian needs a fixed clip norm", path, "scheme: flat")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, TypeAlias
 
 from dpspec import accounting  # loads numpy at the first use
-from dpspec.accounting.discrete_noise import dominating_noise_multiplier
 from dpspec.contract import Phase, Sampling
 from dpspec.contract.phase import DISCRETE
 from dpspec.sampling import Theory, scheme_of
@@ -52,6 +51,8 @@ def _with_count(phase: Phase) -> Phase:
 def _as_gaussian(phase: Phase) -> Phase:
     if phase.noise != DISCRETE or phase.noise_multiplier < NO_NOISE:
         return phase
+    from dpspec.accounting.discrete_noise import dominating_noise_multiplier  # loads numpy
+
     return phase.replace(noise_multiplier=dominating_noise_multiplier(phase.noise_multiplier))
 
 
