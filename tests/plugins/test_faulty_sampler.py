@@ -1,4 +1,4 @@
-"""Released floats that are possible with a sum: enumeration of all floats of the noise, and shares of values of torch."""
+"""Released floats that are possible with a sum: enumeration of all floats of the noise, and shares of torch's."""
 
 import sys
 from pathlib import Path
@@ -39,5 +39,5 @@ def test_a_quarter_of_torchs_values_are_impossible_with_the_other_sum(sampler: M
     """Theorem F2 at noise multiplier 1. A correct statement fails with probability 1e-6."""
     noise = torch.randn(100_000, generator=torch.Generator().manual_seed(2), dtype=dtype)
     impossible = int((~sampler.is_possible(noise, 1.0)).sum())
-    assert 1e-6 < binom.cdf(impossible, 100_000, 0.2573)
+    assert binom.cdf(impossible, 100_000, 0.2573) > 1e-6
     assert bool(sampler.is_possible(1.0 + noise, 1.0).all())  # what is released is possible

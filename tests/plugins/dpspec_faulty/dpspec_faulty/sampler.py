@@ -1,7 +1,7 @@
 """One number with Gaussian noise in a number type: a mechanism whose bound is the one of real numbers.
 
-The attack of Theorem F2 (``docs/explanation/proofs/floating-point.md``) reads low-order bits: a released value is possible
-with a sum only if a float of the noise leads to it. Integers, with discrete Gaussian noise, survive it.
+The attack of Theorem F2 (``docs/explanation/proofs/floating-point.md``) reads low-order bits: a released value is
+possible with a sum only if a float of the noise leads to it. Integers, with discrete Gaussian noise, survive it.
 """
 
 import math
