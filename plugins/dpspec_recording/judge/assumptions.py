@@ -30,7 +30,16 @@ _PLACES = {
     for position, name in enumerate(
         (
             *("data-independent-hyperparameters", "sampling", "unused-batches", PER_RECORD_CLIPPING, "public-rows"),
-            *("precision", "noise-law", "secret-randomness", HONEST_SCRIPT, "loop-reports", "joined-ranks", "noise"),
+            *(
+                "precision",
+                "noise-law",
+                "exact-arithmetic",
+                "secret-randomness",
+                HONEST_SCRIPT,
+                "loop-reports",
+                "joined-ranks",
+                "noise",
+            ),
             *("joined-parts", "update-rule", "gradient-map", "model-state", "released-model", "model-choice"),
             *("one-record", "unmixed-batches", "repeated-records", "loss-reduction", "gradient-parameters"),
             *("ended-by-error", "order"),
@@ -88,6 +97,7 @@ class RunAssumptions:
 
 
 def _of_run(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Outcome]:
+    yield stated("exact-arithmetic")
     yield stated("secret-randomness")
     yield stated(HONEST_SCRIPT)
     if run.header.world:

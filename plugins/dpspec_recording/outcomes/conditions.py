@@ -138,6 +138,12 @@ _ALL = (
         is_supported=True,
     ),
     Condition(
+        name="exact-arithmetic",
+        channel="noise",
+        text="noise and sums are real numbers: the bits of floating-point noise release more",
+        is_supported=True,
+    ),
+    Condition(
         name="secret-randomness",
         channel="noise",
         text=(
