@@ -126,6 +126,7 @@ class Rules(Probe[RuleFacts]):
             loader=script_parts.loader,
             resumes=training.part > 1,
             compiled=script_parts.compiled is not None,
+            replayer=training.replayer,
         )
         for rule in _installed() if self._given is None else self._given:
             with self._guarded(rule):
