@@ -154,8 +154,9 @@ class PreparedTraining:
         model, optimizer = self._weak[0](), self._weak[1]()
         if self.folder is None or model is None or optimizer is None:
             return
-        trained = Parts(*self._parts(), None, dict.fromkeys(_DECLARED)).trained_parameters()
-        saved, now = saved_parameters(self.folder), parameters_digest(trained)
+        _, _, loader, engine = self._parts()
+        training_parts = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED))
+        saved, now = saved_parameters(self.folder), parameters_digest(training_parts.trained_parameters())
         self.returned += now in saved[:-1] and now != saved[-1]
 
     def stop_waiting(self) -> None:
