@@ -223,12 +223,17 @@ class Recorder:
                 raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
             pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
 
-    def clipped(self, norms: Array | Sequence[float]) -> None:
-        """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up."""
+    def clipped(self, norms: Array | Sequence[float], *, unclipped: Array | Sequence[float] | None = None) -> None:
+        """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up.
+
+        ``unclipped``: the norms (b,) before clipping, which the rule ``equal-norms`` reads if they are given.
+        """
         loop = self._reporting("clipped")
         with loop.unobserved():
-            clipped_norms = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
-            loop.step.norms.append(clipped_norms.reshape(-1).double())
+            clipped_norms = _norms(norms)
+            loop.step.norms.append(clipped_norms)
+            if unclipped is not None:
+                loop.step.unclipped_norms.append(_norms(unclipped))
             loop.step.add_rows(clipped_norms.numel())
 
     def noised(self, noise: Array | Iterable[Array]) -> None:
@@ -328,6 +333,12 @@ class Recorder:
 def writer_of(recorder: Recorder) -> RunWriter | None:
     """The writer of the folder after the block; None if the recording did not come to its end."""
     return None if recorder._training is None else recorder._training.ended
+
+
+def _norms(norms: Any) -> torch.Tensor:
+    """Reported norms as a flat tensor in double precision."""
+    tensor = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
+    return tensor.reshape(-1).double()
 
 
 def _require_once(method: str, again: bool) -> None:
