@@ -10,7 +10,6 @@ from dpspec.contract.results import AuditResult, Verdict, accepted_cautions, cla
 from dpspec.reporters import words
 from dpspec.reporters.blocks import Badge, Block, Item, Items, Lead, Section, Sentence, Span, items
 from dpspec.reporters.documents.parts import unmarked
-from dpspec.reporters.summary import retraining
 from dpspec.results.conformance_status import rejected
 from dpspec.text import joined
 
@@ -110,7 +109,8 @@ def _outcome(
     label = Badge("not proved", "open")
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
     if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
-        return label, f"{stated}: {words.bounds(audit, verdict).brief}. {words.sentence(retraining(audit))}"
+        advice = f". {words.sentence(recording.retraining)}" if recording.retraining else ""
+        return label, f"{stated}: {words.bounds(audit, verdict).brief}{advice}"
     if doubted or not epsilon:
         return label, f"{stated}: the recording leaves the following open"
     return label, f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"
