@@ -55,6 +55,7 @@ class RuleSetup:
         loader: The loader; None without.
         resumes: Whether the recording continues an earlier part.
         compiled: Whether the model is compiled, so that it gets no hooks of rules.
+        replayer: For dpspec's own rules: the object that replays steps; None if no step can be replayed.
     """
 
     model: Any
@@ -63,6 +64,7 @@ class RuleSetup:
     loader: Any = None
     resumes: bool = False
     compiled: bool = False
+    replayer: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

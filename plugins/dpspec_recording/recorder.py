@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from dpspec_recording.folder.place import remove_recording
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.parts import Parts, checked_declaration
 from dpspec_recording.planting.planted import Planted, scores_of
+from dpspec_recording.received_weights import LoadedTensors, ReceivedWeights
 from dpspec_recording.recognized import Loss
 from dpspec_recording.watched_training import WatchedTraining
 from dpspec_recording.watching.arrays import tensor_of, tensors_of
@@ -50,6 +51,7 @@ def record(
     loss: object = None,
     resume: bool = False,
     overwrite: bool = False,
+    received: Mapping[str, Any] | Iterable[Any] | None = None,
     audit: float = SHARE,
 ) -> Recorder:
     """Record one training: use the result in a ``with`` statement around the training loop.
@@ -84,6 +86,8 @@ def record(
         loss: Without effect, for older scripts: replayed steps measure the sensitivity without the loss.
         resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
         overwrite: Remove an earlier recording in the folder when the block begins. Other files refuse it.
+        received: With ``resume=True``, for a client of a federation: the weights that the server sent for this round, a
+            ``state_dict()`` or the list of its arrays. The model must have exactly these when the block begins.
         audit: The probability, in (0, 1], of an audit of each step after the first 50: clipped sums, gradients, updates
             and parameters in each pass are compared at audited steps. 1 audits all.
 
@@ -94,11 +98,15 @@ def record(
     declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     if overwrite and resume:
         raise UsageError("overwrite=True and resume=True exclude each other: leave one out")
+    if received is not None and not resume:
+        raise UsageError("received= is for the rounds of one client in one folder: give resume=True too")
     if loss is not None:
         warnings.warn("dpspec.record needs no loss=: it replays steps instead", DeprecationWarning, stacklevel=2)
     training_parts = Parts(model, optimizer, loader, engine, planted, declaration)
     AuditedSteps(audit)  # refuses other shares before the block begins
-    return Recorder(numbered(Path(folder).absolute()), training_parts, resume=resume, overwrite=overwrite, audit=audit)
+    weights = None if received is None else ReceivedWeights(received)
+    place = numbered(Path(folder).absolute())
+    return Recorder(place, training_parts, resume=resume, overwrite=overwrite, audit=audit, received=weights)
 
 
 class Recorder:
@@ -116,9 +124,10 @@ class Recorder:
         resume: bool = False,
         overwrite: bool = False,
         audit: float = SHARE,
+        received: ReceivedWeights | LoadedTensors | None = None,
     ) -> None:
         self.folder, self._parts, self._resume, self._overwrite = folder, training_parts, resume, overwrite
-        self._audit = audit
+        self._audit, self._received = audit, received
         self._training: WatchedTraining | None = None
         self._scored = False
 
@@ -127,7 +136,8 @@ class Recorder:
             raise UsageError("a recorder records once: call dpspec.record again, with another folder")
         if self._overwrite:
             remove_recording(self.folder)
-        self._training = WatchedTraining(self.folder, self._parts, resume=self._resume, audit=self._audit)
+        options: Any = {"resume": self._resume, "audit": self._audit, "received": self._received}
+        self._training = WatchedTraining(self.folder, self._parts, **options)
         self._training.adapter.begin_step()
         return self
 

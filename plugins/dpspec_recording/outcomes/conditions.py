@@ -253,6 +253,15 @@ _ALL = (
         ),
     ),
     Condition(
+        name="server-weights",
+        channel="released-model",
+        text=(
+            "the weights that parts start with come from a server, which has of these records only what the parts "
+            "before released: an average of clients' weights after private steps has no more, a state that was trained "
+            "or measured on the records without noise has"
+        ),
+    ),
+    Condition(
         name="model-choice",
         channel="released-model",
         text=(

@@ -126,6 +126,7 @@ class Rules(Probe[RuleFacts]):
             loader=script_parts.loader,
             resumes=training.part > 1,
             compiled=script_parts.compiled is not None,
+            replayer=training.replayer,
         )
         for rule in _installed() if self._given is None else self._given:
             with self._guarded(rule):
@@ -181,7 +182,7 @@ class Rules(Probe[RuleFacts]):
     def fired(self, steps: int, delta: float) -> tuple[str, ...]:
         """The names of the rules that give a caution on a claim about the steps until now."""
         header, names = self._header, list[str]()
-        run = RuleRun(own_loop=header.source == "own-loop", steps=steps, delta=delta, records=header.records)
+        run = RuleRun(own_loop=header.is_reported, steps=steps, delta=delta, records=header.records)
         for rule, observer in [*self._rules.values()]:
             with self._guarded(rule):
                 names += [rule.name] if observer.caution(observer.facts(), run) else []

@@ -88,7 +88,9 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
     def start(self, setup: RuleSetup) -> None:
         import torch
 
-        self._private, self._sampler = setup.private_optimizer, _drawing_sampler(setup.loader)
+        from dpspec_recording.watching.generators import drawing_sampler
+
+        self._private, self._sampler = setup.private_optimizer, drawing_sampler(setup.loader)
         self._observed = self._private is not None
         if self._private is None:
             self._state, self._host_states = torch.get_rng_state(), _states()
@@ -97,6 +99,8 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
 
     def after_step(self, step: RuleStep) -> None:
         import torch
+
+        from dpspec_recording.watching.generators import generator_of_batches, generator_of_noise
 
         if step.number == 1 and self._private is None:
             self._observed = not torch.equal(self._state, torch.get_rng_state())
@@ -108,20 +112,10 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
         if self._private is None:
             self._host = {**_seed_of_all(step.noise_generators), **self._host}
             self._members = {**_seed_of_all(step.batch_generators), **self._members}
-        noise = self._generator() if self._observed else None
-        batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
+        noise = generator_of_noise(self._private) if self._observed else None
+        batches = None if self._sampler is None else generator_of_batches(self._sampler)
         _add_guessable(self._torch, noise)
         _add_guessable(self._batches, None if batches is noise else batches)
-
-    def _generator(self) -> Any:
-        import torch
-
-        if self._private is None:
-            return torch.default_generator
-        if self._private.generator is not None:
-            return self._private.generator
-        device = self._private.params[0].device
-        return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
 
     def facts(self) -> GuessableSeeds:
         return GuessableSeeds(
@@ -149,13 +143,6 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
 
 def _code(seeds: Mapping[str, int]) -> list[str]:
     return [_OWN.get(name, f"{name}.seed({{}})").format(seed) for name, seed in sorted(seeds.items())]
-
-
-def _drawing_sampler(loader: Any) -> Any:
-    """The sampler of a loader that draws from its ``generator``, of batches or of single records; None without one."""
-    batches = getattr(loader, "batch_sampler", None)
-    samplers = (batches, getattr(batches, "sampler", None))
-    return next((sampler for sampler in samplers if hasattr(sampler, "generator")), None)
 
 
 def _add_guessable(seeds: list[int], generator: Any) -> None:

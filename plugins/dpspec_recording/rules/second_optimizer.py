@@ -6,15 +6,17 @@ The mistake: a part of the model learns from the records without clipping and no
     optimizer.step()                       # private
 
 The generator of a GAN learns from the private discriminator, which costs nothing, unless it reads real records itself
-or its loss does.
+or its loss does. Replayed steps (:mod:`dpspec_recording.step_replay.other_optimizers`) show what its gradients read.
 """
 
+import contextlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.json_records import Count
+from dpspec.text import several
 from dpspec_recording.model_hook import suppressed
 from dpspec_recording.rules.memory_rows import attributes_with_rows, is_row_of, tensors_of
 
@@ -29,19 +31,83 @@ RULE = Rule(
     summary="another optimizer stepped in the block, on tensors of the model or outside it",
     why="Its gradients were neither clipped nor noised: if they come from the records, its tensors reveal them.",
     fix="Train all tensors with the private optimizer, or train the others on public records in a separate script. "
-    "Accept the optimizer of a generator if its loss reads records only through the weights of the private model.",
+    "Let the loss of a generator read records through the weights of the private model alone, with a fixed number of "
+    "rows.",
     code="dpspec_recording.rules.second_optimizer:SecondOptimizer",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplayedGradients:
+    """Replayed steps of an optimizer.
+
+    Attributes:
+        steps: Their number.
+        moved: The number of those whose gradients moved with other records in the batch.
+        sizes: The number of different batch sizes.
+        follows_size: Whether operations or shapes differ between batches of different sizes.
+        unknown: The shapes of tensors that the gradients read, and whose source is not known; empty without.
+        reads: Whether the script read a number in Python before the optimizer's step.
+        failure: Why the last step that was not replayed was not; empty if none.
+    """
+
+    steps: Count
+    moved: Count
+    sizes: Count
+    follows_size: bool
+    unknown: str
+    reads: bool
+    failure: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class OtherOptimizer:
-    """An optimizer of this class, and the numbers of its tensors in the model and outside it, and of its steps."""
+    """An optimizer of this class.
+
+    Attributes:
+        name: Its class.
+        inside: The number of its tensors in the model.
+        outside: The number of its other tensors.
+        steps: The number of its steps.
+        is_regular: Whether it always makes the same number of steps after the same number of private steps.
+        replayed: Of its steps; None if no step of the training can be replayed.
+    """
 
     name: str
     inside: Count
     outside: Count
     steps: Count
+    is_regular: bool
+    replayed: ReplayedGradients | None = None
+
+    @property
+    def doubt(self) -> str:
+        """Why its gradients may depend on records; empty if replayed steps show that they do not.
+
+        Gradients that read the private model, their own tensors and random numbers alone are a post-processing.
+        """
+        replayed = self.replayed
+        if self.inside or replayed is None or not (replayed.steps or replayed.failure):
+            return _UNKNOWN
+        if replayed.moved:
+            number = f"{replayed.moved} of {several(replayed.steps, 'replayed step')}"
+            return f"its gradients moved with other records in the batch, at {number}"
+        if replayed.follows_size:
+            return (
+                "its loss has more rows in larger batches, which shows the number of drawn records: the accounting "
+                "keeps it secret; give the loss a fixed number of rows"
+            )
+        if replayed.unknown:
+            return f"its gradients also read tensors of shape {replayed.unknown}: do these depend on records?"
+        if replayed.reads and not self.is_regular:
+            return "it steps after varying numbers of private steps: do numbers that the script read decide when?"
+        if replayed.failure:
+            return f"a step of it was not replayed: {replayed.failure}"
+        return _UNKNOWN if replayed.sizes < 2 else ""
+
+
+#: The doubt about an optimizer without a replay.
+_UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +130,29 @@ class OtherOptimizers:
         return any(optimizer.inside > 0 for optimizer in self.optimizers)
 
 
+class Rhythm:
+    """The steps of an optimizer between private steps."""
+
+    def __init__(self) -> None:
+        self._private = self._steps = 0
+        self._gaps: set[int] = set()
+        self._runs: set[int] = set()
+
+    def add(self, private: int) -> None:
+        """Note a step. private: the number of private steps before it."""
+        if self._steps and private != self._private:
+            if self._gaps:  # the recording may have begun within the first run
+                self._runs.add(self._steps)
+            self._gaps.add(private - self._private)
+            self._steps = 0
+        self._private, self._steps = private, self._steps + 1
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether the numbers of private steps in between, and of steps one after another, never change."""
+        return len(self._gaps) <= 1 and len(self._runs) <= 1
+
+
 class SecondOptimizer(TrainingRule[OtherOptimizers]):
     kind, early = OtherOptimizers, True
 
@@ -71,11 +160,15 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
         self._hook: Any = None
         self._steps: dict[int, list[Any]] = {}
         self._inputs: RecordInputs | None = None
+        self._replayer: Any = None
+        self._private = 0  # the number of private steps
+        self._rhythms: dict[int, Rhythm] = {}
 
     def start(self, setup: RuleSetup) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         columns = [*(tensors_of(setup.loader) or attributes_with_rows(setup.loader))]
+        self._replayer = setup.replayer
 
         expected = {id(setup.optimizer), id(setup.private_optimizer)}
         of_model = {id(p) for p in setup.model.parameters()} if hasattr(setup.model, "parameters") else set()
@@ -88,13 +181,15 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
                 inside = sum(number in of_model for number in tensors)
                 # the optimizer itself is kept, so that its id stays unique
                 self._steps[id(optimizer)] = [optimizer, inside, len(tensors) - inside, 0]
+                self._rhythms[id(optimizer)] = Rhythm()
                 if columns and inside < len(tensors):
-                    self._inputs = self._inputs or RecordInputs(setup.model, columns)
+                    self._inputs = self._inputs or RecordInputs(setup.model, columns, setup.replayer)
                     self._inputs.trained.update(tensors)
             if self._inputs is not None:
                 self._inputs.end_other_step()
             if id(optimizer) in self._steps:
                 self._steps[id(optimizer)][3] += 1
+                self._rhythms[id(optimizer)].add(self._private)
 
         self._hook = register_optimizer_step_post_hook(suppressed(observe))
 
@@ -105,6 +200,7 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
             self._inputs.stop()
 
     def after_step(self, step: RuleStep) -> None:
+        self._private = step.number
         if self._inputs is not None:
             self._inputs.read_by_model = False
 
@@ -112,17 +208,40 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
         inputs = self._inputs
         return OtherOptimizers(
             optimizers=tuple(
-                OtherOptimizer(name=type(optimizer).__name__[:60], inside=inside, outside=outside, steps=steps)
+                OtherOptimizer(
+                    name=type(optimizer).__name__[:60],
+                    inside=inside,
+                    outside=outside,
+                    steps=steps,
+                    is_regular=self._rhythms[id(optimizer)].is_regular,
+                    replayed=self._replayed(optimizer),
+                )
                 for optimizer, inside, outside, steps in self._steps.values()
             ),
             readers=() if inputs is None else tuple(name[:60] for name in inputs.readers),
             before_steps=0 if inputs is None else inputs.other_steps,
         )
 
+    def _replayed(self, optimizer: Any) -> ReplayedGradients | None:
+        observer = getattr(self._replayer, "others", None)
+        replays = None if observer is None else observer.replays.get(id(optimizer))
+        if replays is None:
+            return None
+        return ReplayedGradients(
+            steps=replays.replayed,
+            moved=replays.moved,
+            sizes=replays.sizes,
+            follows_size=replays.follows_size,
+            unknown=replays.unknown,
+            reads=replays.reads,
+            failure=replays.failure,
+        )
+
     @staticmethod
     def caution(facts: OtherOptimizers, run: RuleRun) -> str:
         texts, end = [], "."
-        kinds = Counter(facts.optimizers).items()
+        doubted = [optimizer for optimizer in facts.optimizers if facts.readers or optimizer.doubt]
+        kinds = Counter(replace(optimizer, is_regular=True, replayed=None) for optimizer in doubted).items()
         # the model's first, as three are printed
         for kind, optimizers in sorted(kinds, key=lambda counted: not counted[0].inside):
             if run.own_loop and not kind.inside and optimizers >= _MOST_OPTIMIZERS:
@@ -133,8 +252,11 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
             number = f"at least {optimizers}" if optimizers >= _MOST_OPTIMIZERS else str(optimizers)
             who = "another optimizer" if optimizers == 1 else f"{number} other optimizers"
             texts.append(f"{who} ({kind.name}) stepped {stepped} on {' and '.join(targets) or 'nothing'}")
+        doubts = [optimizer.doubt for optimizer in doubted if optimizer.doubt != _UNKNOWN]
         if texts and (readers := ", ".join(facts.readers)):
             texts = [*texts[:2], f"{readers} outside the model read records of the dataset, which its tensors may show"]
+        elif texts and doubts:
+            texts, end = [*texts[:2], doubts[0].removesuffix("?")], "?" if doubts[0].endswith("?") else "."
         elif texts and facts.before_steps:
             between = "the model read records of the dataset between a private step and"
             texts = [*texts[:2], f"{between} {facts.before_steps} of these steps: does their loss depend on records"]
@@ -153,8 +275,8 @@ class RecordInputs:
         other_steps: The number of steps of other optimizers before which it did.
     """
 
-    def __init__(self, model: Any, columns: list[Any]) -> None:
-        """columns: tensors (n, ...) of the n records."""
+    def __init__(self, model: Any, columns: list[Any], replayer: Any = None) -> None:
+        """columns: tensors (n, ...) of the n records. replayer: of the training, which ignores comparisons."""
         from torch.nn.modules.module import register_module_forward_pre_hook
 
         self.trained: set[int] = set()
@@ -163,6 +285,7 @@ class RecordInputs:
         self._skipped = {id(module) for module in model.modules()} if hasattr(model, "modules") else set()
         self._columns = [column for column in columns if column[0].numel() >= _FEWEST_VALUES]
         self._root, self._passes = model, 0
+        self._pause = contextlib.nullcontext if replayer is None else replayer.pauses.pause
         self._hook: Any = register_module_forward_pre_hook(suppressed(self._observe))
 
     def _observe(self, module: Any, inputs: Any) -> None:
@@ -173,7 +296,9 @@ class RecordInputs:
         if module is not self._root and self.trained.isdisjoint(map(id, module.parameters())):
             return
         self._passes += 1
-        if any(isinstance(value, torch.Tensor) and self._is_record(value) for value in inputs):
+        with self._pause():
+            reads = any(isinstance(value, torch.Tensor) and self._is_record(value) for value in inputs)
+        if reads:
             if module is self._root:
                 self.read_by_model = True
             else:

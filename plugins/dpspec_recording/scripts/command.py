@@ -41,6 +41,14 @@ def run(
             "part is the first free number.",
         ),
     ] = Path("run"),
+    client: Annotated[
+        bool,
+        typer.Option(
+            "--client",
+            help="The script is a client of a federation, or simulates clients: weights that it loads come from a "
+            "server, and trainings on the same records are parts of one recording.",
+        ),
+    ] = False,
     check: Annotated[
         bool,
         typer.Option(
@@ -77,7 +85,7 @@ def run(
     environment = dict(os.environ)
 
     def proceed() -> int:
-        session = start(folder, whole=True)
+        session = start(folder, whole=True, client=client)
         if check:
             session.after_end = lambda: _check(session, target, [*command], claim, environment)
         try:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from dpspec.errors import DpspecError
 from dpspec_recording.notices import say, use_lines
 from dpspec_recording.scripts.imported import Imported
-from dpspec_recording.scripts.patched_names import ITERATE, MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON
+from dpspec_recording.scripts.patched_names import ITERATE, LOAD, MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON
 
 if TYPE_CHECKING:
+    from dpspec_recording.received_weights import LoadedTensors
     from dpspec_recording.scripts.steps import CountedSteps
     from dpspec_recording.scripts.training import PreparedTraining
 
@@ -31,16 +32,18 @@ OWN_LOOP = (
 _current: list[Session] = []
 
 
-def start(folder: Path, *, whole: bool, summary: bool = True) -> Session:
+def start(folder: Path, *, whole: bool, summary: bool = True, client: bool = False) -> Session:
     """Begin to record this process, once; the session ends with the process.
 
     Args:
         folder: Training N is recorded in its subfolder N.
         whole: Whether the script has not begun.
         summary: Whether the end says where the recordings are.
+        client: Whether the script is a client of a federation, or simulates clients: weights that it loads come from a
+            server, and trainings on the same records are parts of one recording.
     """
     if not _current:
-        _current.append(Session(folder.absolute(), whole=whole, summary=summary))
+        _current.append(Session(folder.absolute(), whole=whole, summary=summary, client=client))
     return _current[0]
 
 
@@ -53,7 +56,7 @@ class Session:
         after_end: Called when all recordings have ended.
     """
 
-    def __init__(self, folder: Path, *, whole: bool, summary: bool) -> None:
+    def __init__(self, folder: Path, *, whole: bool, summary: bool, client: bool = False) -> None:
         """Begin. The arguments are as for :func:`start`."""
         self.folder, self._whole, self._summary = folder, whole, summary
         self.trainings: list[PreparedTraining] = []
@@ -61,6 +64,10 @@ class Session:
         self.after_end: Callable[[], None] = lambda: None
         self._process, self._lock, self._depth = os.getpid(), threading.RLock(), 0
         self._steps: CountedSteps | None = None
+        self._is_client = client
+        self._loaded: LoadedTensors | None = None
+        #: By folder, the counted steps at the end of the last part.
+        self._steps_at_end: dict[Path, list[int]] = {}
         self._undo = contextlib.ExitStack()
         self._imported = Imported({"torch": self._attach_torch, "opacus": self._attach_opacus})
         self._imported.start()
@@ -78,6 +85,11 @@ class Session:
             self._steps = CountedSteps()
             self._undo.callback(register_optimizer_step_post_hook(suppressed(self._stepped)).remove)
             self._replace(torch.utils.data.DataLoader, ITERATE.name, self._iterating)
+            if self._is_client:
+                from dpspec_recording.received_weights import LoadedTensors
+
+                self._loaded = LoadedTensors()
+                self._replace(torch.nn.Module, LOAD.name, self._loading)
 
     def _attach_opacus(self, opacus: Any) -> None:
         with self._guarded():
@@ -117,12 +129,31 @@ class Session:
 
         return iterate
 
+    def _loading(self, method: Any) -> Any:
+        @functools.wraps(method)
+        def load(module: Any, *args: Any, **named: Any) -> Any:
+            with self._guarded(), self._lock:
+                for training in self.trainings:
+                    if training.recorder is not None and training.recorder.steps and training.holds(module):
+                        self._suspend(training)
+            result = method(module, *args, **named)
+            with self._guarded():
+                if self._loaded is not None:
+                    self._loaded.note(module)
+                for training in self.trainings:
+                    if training.has_begun and training.holds(module):
+                        training.note_load()
+            return result
+
+        return load
+
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         if self._steps is None or hasattr(optimizer, "original_optimizer"):
             return
-        self._steps.add(optimizer)
         stepped = [training for training in self.trainings if training.optimizer() is optimizer]
-        if all(training.recorder is None for training in stepped):
+        if not stepped:
+            self._steps.add(optimizer)
+        elif all(training.recorder is None for training in stepped):
             for training in stepped:
                 training.missed += 1
 
@@ -145,14 +176,11 @@ class Session:
             if not training.is_waiting or os.getpid() != self._process or self._steps is None:
                 return
             for peer in self.trainings:
-                if peer.recorder is not None and not peer.is_concurrent_with(training) and peer.recorder.steps:
+                is_together = peer.is_concurrent_with(training) and not self._is_client
+                if peer.recorder is not None and not is_together and peer.recorder.steps:
                     self._suspend(peer)
-            first = not training.has_begun
-            if first:
-                inner = [peer.optimizer() for peer in self.trainings]
-                training.others_before = self._steps.since([], self._steps.now(), inner, training.tensors)
             try:
-                self._record(training, first=first)
+                self._record(training, first=not training.has_begun)
             except Exception as error:
                 stated = isinstance(error, DpspecError)
                 training.failure = (
@@ -164,16 +192,43 @@ class Session:
         earlier = [peer for peer in training.before if peer.has_begun and training.shares_model_with(peer)]
         if first and earlier and earlier[-1].folder is not None:
             with contextlib.suppress(DpspecError):  # of another dataset, for example: a separate training
-                training.begin(earlier[-1].folder, resume=True)
+                self._begin_in(earlier[-1].folder, training, resume=True)
+                return
+        if first and self._is_client and (folder := self._folder_of_records(training)) is not None:
+            with contextlib.suppress(DpspecError):  # of another model
+                self._begin_in(folder, training, resume=True)
                 return
         folder = training.folder or self._new_folder(training)
-        training.begin(folder, resume=not first)
+        self._begin_in(folder, training, resume=self._is_client or not first)
+
+    def _begin_in(self, folder: Path, training: PreparedTraining, *, resume: bool) -> None:
+        assert self._steps is not None
+        before = self._steps.since(self._steps_at_end.get(folder, []), self._steps.now(), training.tensors)
+        training.begin(folder, resume=resume, before=before, received=self._loaded)
+
+    def _folder_of_records(self, training: PreparedTraining) -> Path | None:
+        """The folder of the recording, also of another process, whose dataset has this training's records."""
+        from dpspec_recording.folder.resumed_folder import earlier_part
+        from dpspec_recording.state_watch import digest_of_records
+
+        dataset = training.dataset()
+        folders = sorted(entry for entry in self.folder.glob("[1-9]*") if entry.name.isdecimal())
+        for folder in folders if dataset is not None else ():
+            part = earlier_part(folder, "", 2)
+            states = [] if part is None else part.states()
+            if states and states[0].digests["data"] == (digest_of_records(dataset, states[0].secret) or None):
+                return folder
+        return None
 
     def _suspend(self, training: PreparedTraining) -> None:
         training.end(None)
-        assert self._steps is not None
-        training.steps_at_end = self._steps.now()
+        self._note_end(training)
         training.wait(functools.partial(self._begin_guarded, training))
+
+    def _note_end(self, training: PreparedTraining) -> None:
+        training.steps_at_end = [] if self._steps is None else self._steps.now()
+        if training.folder is not None:
+            self._steps_at_end[training.folder] = training.steps_at_end
 
     def _new_folder(self, training: PreparedTraining) -> Path:
         """The folder of a new training, with the next free number; all ranks of one training get the same."""
@@ -216,7 +271,7 @@ class Session:
             with self._guarded():
                 if training.recorder is not None:
                     training.end(error)
-                    training.steps_at_end = [] if self._steps is None else self._steps.now()
+                    self._note_end(training)
                 training.stop_waiting()
         for training in self.trainings:
             with self._guarded():
@@ -235,14 +290,14 @@ class Session:
         from dpspec_recording.folder.script_facts import OtherTraining
         from dpspec_recording.recognized import have_common_records
 
-        inner, peers = [peer.optimizer() for peer in self.trainings], list[OtherTraining]()
+        peers = list[OtherTraining]()
         for peer in self.trainings:
             if peer.folder is None or peer.folder == training.folder:
                 continue
             datasets = training.dataset(), peer.dataset()
             common = None if None in datasets else have_common_records(*datasets)
             peers.append(OtherTraining(folder=peer.folder.name, common=common))
-        after = self._steps.since(training.steps_at_end, self._steps.now(), inner, training.tensors)
+        after = self._steps.since(training.steps_at_end, self._steps.now(), training.tensors)
         training.note(whole=self._whole, after=after, peers=tuple(peers))
 
     @property

@@ -11,11 +11,15 @@ import torch
 
 from dpspec.errors import UsageError
 from dpspec_recording import recognized
+from dpspec_recording.folder.resumed_folder import saved_parameters
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps, OtherTraining, ScriptFacts
 from dpspec_recording.model_hook import suppressed
 from dpspec_recording.parts import Parts
+from dpspec_recording.received_weights import LoadedTensors
 from dpspec_recording.recorder import Recorder, writer_of
+from dpspec_recording.scripts.steps import identities
+from dpspec_recording.state_watch import parameters_digest
 
 
 class PreparedTraining:
@@ -31,6 +35,7 @@ class PreparedTraining:
         recorder: None while it is not in progress.
         steps: The number of recorded steps.
         missed: The number of steps of its optimizer that no recorder saw.
+        returned: How often the script loaded weights of an earlier step into its model.
         failure: Why it cannot be recorded; empty if it can.
         is_distributed: Whether its optimizer sums over several processes.
     """
@@ -44,17 +49,17 @@ class PreparedTraining:
         self._module = ref(module)
         self.optimizer = ref(optimizer.original_optimizer)
         self.dataset = _reference(getattr(prepared[-1], "dataset", None))
-        self.tensors = frozenset(id(p) for p in module.parameters())
+        self.tensors = identities(module.parameters())
         self.is_distributed = recognized.is_distributed(optimizer)
         self.before = before
         self.folder: Path | None = None
         self.recorder: Recorder | None = None
-        self.steps = self.missed = 0
+        self.steps = self.missed = self.returned = 0
         self.failure = ""
-        self._writers: list[RunWriter] = []
+        self._writers: list[tuple[RunWriter, tuple[OtherSteps, ...]]] = []
         self._read: dict[int, None] = {}
         self._hooks: list[Any] = []
-        self.others_before: tuple[OtherSteps, ...] = ()
+        self._others_before: tuple[OtherSteps, ...] = ()
         self.steps_at_end: list[int] = []
 
     @property
@@ -79,8 +84,12 @@ class PreparedTraining:
         """Whether both were prepared before either began, as two networks of one training are."""
         return peer not in self.before and self not in peer.before
 
+    def holds(self, module: Any) -> bool:
+        """Whether a module has tensors of its model."""
+        return not self.tensors.keys().isdisjoint(identities(module.parameters()))
+
     def shares_model_with(self, peer: PreparedTraining) -> bool:
-        return bool(self.tensors) and not self.tensors.isdisjoint(peer.tensors)
+        return not self.tensors.keys().isdisjoint(peer.tensors)
 
     def wait(self, begin: Callable[[], None]) -> None:
         """Call ``begin`` when the model computes gradients."""
@@ -93,8 +102,21 @@ class PreparedTraining:
         if module is not None:
             self._hooks.append(module.register_forward_pre_hook(suppressed(observe)))
 
-    def begin(self, folder: Path, *, resume: bool) -> None:
+    def begin(
+        self,
+        folder: Path,
+        *,
+        resume: bool,
+        before: tuple[OtherSteps, ...] = (),
+        received: LoadedTensors | None = None,
+    ) -> None:
         """Begin the recording, or a further part of it.
+
+        Args:
+            folder: Of the recording.
+            resume: Whether it has parts, or may get further ones.
+            before: Steps of other optimizers since the end of the part before, or since the script began.
+            received: Weights that the script loaded, if they come from a server.
 
         Raises:
             UsageError: The recorder does not support a part.
@@ -102,9 +124,9 @@ class PreparedTraining:
         self.stop_waiting()
         model, optimizer, loader, engine = self._parts()
         training_parts = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED))
-        recorder = Recorder(folder, training_parts, resume=resume)
+        recorder = Recorder(folder, training_parts, resume=resume, received=received)
         recorder.__enter__()
-        self.folder, self.recorder = folder, recorder
+        self.folder, self.recorder, self._others_before = folder, recorder, before
         self._held = None  # the recorder holds them
         hook = suppressed(lambda *_: self._read.setdefault(recorder.steps))
         self._hooks.append(recognized.inner_module(model).register_state_dict_pre_hook(hook))  # type: ignore[no-untyped-call]
@@ -125,7 +147,17 @@ class PreparedTraining:
         recorder.__exit__(error, None, None)
         self.steps += recorder.steps
         if (writer := writer_of(recorder)) is not None:
-            self._writers.append(writer)
+            self._writers.append((writer, self._others_before))
+
+    def note_load(self) -> None:
+        """Note whether the script put weights of an earlier step into the model, other than those that it had last."""
+        model, optimizer = self._weak[0](), self._weak[1]()
+        if self.folder is None or model is None or optimizer is None:
+            return
+        _, _, loader, engine = self._parts()
+        training_parts = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED))
+        saved, now = saved_parameters(self.folder), parameters_digest(training_parts.trained_parameters())
+        self.returned += now in saved[:-1] and now != saved[-1]
 
     def stop_waiting(self) -> None:
         """Remove the hooks of the model."""
@@ -135,15 +167,16 @@ class PreparedTraining:
 
     def note(self, *, whole: bool, after: tuple[OtherSteps, ...], peers: tuple[OtherTraining, ...]) -> None:
         """Add the facts of the script to the recording."""
-        facts = ScriptFacts(
-            whole=whole,
-            before=self.others_before,
-            after=after,
-            missed=self.missed,
-            peers=peers[:MOST_LISTED],
-            read=tuple(sorted(self._read)[-MOST_LISTED:]),
-        )
-        for writer in self._writers:
+        for number, (writer, before) in enumerate(self._writers, start=1):
+            facts = ScriptFacts(
+                whole=whole,
+                before=before,
+                after=after,
+                returned=self.returned if number == len(self._writers) else 0,
+                missed=self.missed if number == len(self._writers) else 0,
+                peers=peers[:MOST_LISTED],
+                read=tuple(sorted(self._read)[-MOST_LISTED:]),
+            )
             writer.ran_in(facts)
 
 

@@ -7,7 +7,8 @@ replayed step called, so a step with these calls is replayed too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
@@ -27,6 +28,15 @@ class Pauses:
 
     depth = 0
     calls: StepCalls | None = None
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Let operations belong to no step, such as comparisons in a hook of a rule."""
+        self.depth += 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
 
 
 class StepCalls(TorchFunctionMode):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,6 +57,9 @@ class GradientMap:
     Attributes:
         inputs: The tensors that they read except for the sources and parameters, and those whose numbers the script
             read in Python after the sources, or read before and uses without change.
+        operands: Of these, the tensors that the operations read, or whose numbers they use without change.
+        shapes_of_results: The operations, except for views, with the shapes of their results.
+        has_reads: Whether the script read a number other than an integer in Python before the targets had their values.
         is_division: Whether they leave the sources or only divide them, as Opacus does; others may read them, as
             torch's SGD copies the first gradient into its momentum.
     """
@@ -119,14 +123,20 @@ class GradientMap:
                 later.setdefault(number, []).extend(tensors)
         steps_of_reads, read_tensors = find(later)
         factors = {abs(leaf) for operation in (*steps_of_map, *steps_of_reads) for leaf in _numbers(operation)}
-        for number, tensors, read in reads:
-            if (
-                number < max(start, sources_end)
-                and not read.is_integer()
-                and any(math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors)
-            ):
-                read_tensors += tensors
+        used = [
+            tensor
+            for _, tensors, read in reads
+            if not read.is_integer()
+            and any(math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors)
+            for tensor in tensors
+        ]
+        read_tensors += used
+        self.has_reads = any(not read.is_integer() for _, _, read in reads)
         self._read = {*map(id, read_tensors)}
+        self.operands = list({id(tensor): tensor for tensor in (*inputs, *used)}.values())
+        self.shapes_of_results = tuple(
+            (operation.function, operation.shapes) for operation in steps_of_map if _writes(operation)
+        )
         self.inputs: list[Tensor] = list({id(tensor): tensor for tensor in (*inputs, *read_tensors)}.values())
         # of parameters, too, that the update has moved since a hook of the optimizer read them
         self._part = trace.part(steps_of_map, trace.before)
@@ -161,25 +171,31 @@ class GradientMap:
         Raises:
             AbstainError: The step cannot be replayed with other records.
         """
+        return any(self.effects(values, batch, find_records))
+
+    def effects(
+        self, values: Sequence[Tensor], batch: Sequence[Tensor], find_records: Callable[[], HeldRecords]
+    ) -> tuple[bool, bool]:
+        """Whether other records move the results, and the numbers that the script read; as :meth:`moves`."""
         if not self.inputs:
-            return False
+            return False, False
         same, step = self.apply(values), self._trace.part(self._trace.operations[: self._end], self._trace.before)
         executed = step.replay([], self.inputs)
         locations = find_records()
+        are_results = are_reads = False
         for scale in _SCALES:
             replaced = [_others(value, scale) for value in locations.values]
             memory = locations.memory(range(len(replaced[0])), replaced)
             inputs = step.replay([*zip(batch, replaced, strict=False)], self.inputs, memory)
-            if not all(map(torch.equal, self.apply(values, inputs), same)):
-                return True
-            moved = (
+            are_results |= not all(map(torch.equal, self.apply(values, inputs), same))
+            are_reads |= any(
                 not torch.equal(new, old)
                 for tensor, new, old in zip(self.inputs, inputs, executed, strict=True)
                 if id(tensor) in self._read
             )
-            if any(moved):
-                return True
-        return False
+            if are_results:
+                break
+        return are_results, are_reads
 
     def depends_on_parts(self, sums: Sequence[Tensor], noise: Sequence[Tensor]) -> bool:
         """Whether the results depend on more than the total of sum and noise, the sources in this order.
@@ -307,11 +323,25 @@ def _selects_by_values(operation: Operation) -> bool:
     return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _arguments(operation)[1:])
 
 
+#: The arguments of a batch normalization that it only updates in training, and the arguments that say so.
+_RUNNING, _IS_TRAINING = ("running_mean", "running_var"), ("training", "train")
+
+
 def _arguments(operation: Operation) -> list[Tensor]:
-    return tensors_in((operation.args, dict(operation.kwargs)))
+    """The tensors whose values an operation reads."""
+    named = _named_arguments(operation)
+    if any(named.get(name) is True for name in _IS_TRAINING):
+        named = {name: value for name, value in named.items() if name not in _RUNNING}
+    return tensors_in(list(named.values()))
+
+
+def _named_arguments(operation: Operation) -> dict[str, Any]:
+    names = (argument.name for argument in operation.function._schema.arguments)
+    return {**dict(zip(names, operation.args, strict=False)), **operation.kwargs}
 
 
 def _writes(operation: Operation) -> set[int]:
     """The addresses of the memory that an operation writes, or allocates for its results; views have none."""
     written = {*map(address_of, written_by(operation.function, operation.args, operation.kwargs))}
-    return written | ({*operation.addresses} - {address_of(tensor) for tensor in _arguments(operation)})
+    arguments = tensors_in((operation.args, dict(operation.kwargs)))
+    return written | ({*operation.addresses} - {address_of(tensor) for tensor in arguments})

@@ -26,6 +26,7 @@ from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec_recording.step_replay.measure import StepReplay, measure
+from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.record_tables import reads_record_table
 from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
 
@@ -62,12 +63,12 @@ class ReplayedSteps:
         """ghost: whether the optimizer clips by ghost clipping. drawn: returns the records of the current batch."""
         self._drawn = drawn
         self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
-        self._pauses = pauses or Pauses()
-        self._calls = StepCalls(self._pauses)
+        self.pauses = pauses or Pauses()
+        self._calls = StepCalls(self.pauses)
         #: Whether the first dimension of the model's inputs and outputs is the batch, not time.
         self._batch_first = bool(getattr(model, "batch_first", True))
         self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        self._carried = CarriedValues(list(model.parameters()), self._pauses)
+        self._carried = CarriedValues(list(model.parameters()), self.pauses)
         #: The number of steps whose sum depends on values that the script computed from the batch before.
         self.carrying = 0
         #: The number of steps whose sum depends on a table that depends on all records.
@@ -95,7 +96,15 @@ class ReplayedSteps:
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self._is_interrupted = False  # whether the trace of this step was dropped
+        #: The steps of other optimizers, whose gradients may read records.
+        self.others = OtherOptimizers(
+            [p for p in model.parameters() if p.requires_grad], [*model.parameters(), *model.buffers()]
+        )
+        self._is_interrupted = self._is_dropped = False  # by another optimizer; whether it ended the trace of this step
+        self._sees_loads = False  # whether batches are noted when the loader loads them
+        self._updated = 0  # operations up to the update, if the trace continues after it; else 0
+        self._batch: list[Tensor] = []  # of the step that was updated
+        self._records: DrawnRecords | None = None  # the same in their dataset
         self._is_noised = False  # whether the trace continues from the noise to the update
         self._sources: list[Tensor] = []
         self._sources_end = self._noised = 0  # operations up to the values of the sources, and up to the noise
@@ -138,13 +147,14 @@ class ReplayedSteps:
                 self._trace.start()
 
         def loaded(batch: Any, records: int) -> None:
-            if not self._segments or self._is_noised:
+            self._sees_loads = True
+            if not self._segments or self._is_noised or self._updated:
                 guarded(lambda: self._try(lambda: self._load(batch, records)))
             if self._steps and not self._segments and not self._compiles:
                 start()
 
         def before(_: Any, args: Any, kwargs: Any) -> None:
-            if self._is_noised:  # of public records, whose gradient joins the noisy one
+            if self._is_noised or self._updated:  # of public records, or of a generator's
                 return
             if torch.compiler.is_compiling():  # of a function around the model: its operations are not traced
                 self._compiles = True
@@ -154,13 +164,17 @@ class ReplayedSteps:
             start()
 
         def after(_: Any, __: Any, output: Any) -> None:
-            if self._trace is not None and not self._is_noised and not torch.compiler.is_compiling():
+            is_private = bool(self._segments) and not self._is_noised and not self._updated
+            if is_private and not torch.compiler.is_compiling():
                 guarded(lambda: self._try(lambda: self._note(output)))
+
+        def before_other(optimizer: Any, *_: Any) -> None:
+            guarded(lambda: self._try(lambda: self._before_any_step(optimizer)))
 
         hooks = (
             self._model.register_forward_pre_hook(ModelHook(before), with_kwargs=True),
             self._model.register_forward_hook(ModelHook(after)),
-            register_optimizer_step_pre_hook(self._before_any_step),
+            register_optimizer_step_pre_hook(ModelHook(before_other)),
         )
         for hook in hooks:
             undo.callback(hook.remove)
@@ -168,23 +182,41 @@ class ReplayedSteps:
         undo.callback(self.stop)
         undo.callback(self._carried.stop)
 
-    def _before_any_step(self, optimizer: Any, *_: Any) -> None:
-        """Another optimizer changes tensors that the noted operations read, as of a generator.
+    def _before_any_step(self, optimizer: Any) -> None:
+        """Another optimizer steps, as of a generator.
 
-        A generator's loss passes through the private model after its step, so that the trace of the next step begins
-        with it. That trace is dropped, and another one begins with the next batch or forward pass, unless records of
-        this step came before: its loaded batch, or a forward pass whose backward pass is still to come.
+        A generator's loss passes through the private model after its step. If the trace does not go on until then, the
+        trace of the next step begins with this pass. That trace is dropped, and another one begins with the next batch
+        or forward pass.
         """
         private = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
-        if self._trace is None or any(optimizer is part for part in private):
+        if any(optimizer is part for part in private):
+            return
+        self.others.note(optimizer)
+        if self._trace is None:
             return
         if self._is_noised:
             self._trace.give_up(_INTERRUPTED)
+        elif self._updated or self._loaded or not all(gradients for *_, gradients in self._segments):
+            self._trace.limits_copies = True
+            self._pause(lambda trace: self._replay_other(trace, optimizer))
+            self._is_interrupted |= bool(self._updated)
+            if self._updated and not self._sees_loads:  # the next forward pass may begin the next step
+                self.stop()
+                self._carried.start()
         else:
-            may_begin_again = not self._loaded and all(gradients for *_, gradients in self._segments)
             self.stop()
-            self._is_interrupted = True
-            self._chosen = self._chosen if may_begin_again else False
+            self._is_interrupted = self._is_dropped = True
+
+    def _replay_other(self, trace: StepTrace, optimizer: Any) -> None:
+        batch = self._batch if self._updated else self._traced_batch(trace)
+        records = self._records if self._updated else self._drawn()
+        find_records = partial(self._find_records, trace, batch, records)
+        self.others.replay(trace, optimizer, batch, find_records, updated=self._updated)
+
+    def _traced_batch(self, trace: StepTrace) -> list[Tensor]:
+        """The tensors of the step with a row for each record."""
+        return self._loaded or [*self._inputs, *self._labels(trace)]
 
     def _try(self, observe: Callable[[], None]) -> None:
         """Give up replays after an error, which must not end the recording."""
@@ -210,7 +242,7 @@ class ReplayedSteps:
             return
         self._chosen = self._choose() if self._chosen is None else self._chosen
         if self._chosen and not is_script_mode_active() and (tensors := rows_of(batch, records)):
-            self._trace, self._loaded = StepTrace(self._pauses), tensors
+            self._trace, self._loaded = StepTrace(self.pauses), tensors
             self._trace.ignores_reads = True
 
     def _begin(self, arguments: Any) -> None:
@@ -219,6 +251,8 @@ class ReplayedSteps:
         trains = torch.is_grad_enabled() and self._model.training
         if self._trace is not None and not self._segments:
             is_read = not self._trace.failure and comes_from(self._trace, inputs, self._loaded)
+            if self.others.replays and trains and not is_read and not self._trace.failure:
+                return  # of a generator's loss, before the records are read
             if not (trains and is_read) or self._has_earlier_gradients():
                 self.stop()
         if self._trace is not None:
@@ -243,7 +277,7 @@ class ReplayedSteps:
             return
         if not inputs or len(inputs[0]) < 2:
             return
-        self._trace = StepTrace(self._pauses)
+        self._trace = StepTrace(self.pauses)
         self._trace.ignores_reads = True
         self._inputs = [tensor for tensor in inputs if len(tensor) == len(inputs[0])]
         self._segments = [(0, len(inputs[0]), [])]
@@ -257,7 +291,7 @@ class ReplayedSteps:
         if self._calls.are_new:  # a changed loss may be another reduction
             self._unsized = 0
             return True
-        if not self._ghost and 0 <= self._unsized < _SIZED:
+        if self.others.choose_step() or (not self._ghost and 0 <= self._unsized < _SIZED):
             return True
         return chosen(self._random, self._tried, self._steps + 1, self._seconds, time.monotonic() - self._started)
 
@@ -275,15 +309,17 @@ class ReplayedSteps:
                 self._hooks.append(tensor.register_hook(partial(self._note_gradient, gradients)))  # type: ignore[no-untyped-call]
 
     def _note_gradient(self, gradients: list[Tensor], gradient: Tensor) -> None:
-        if not self._pauses.depth:
+        if not self.pauses.depth:
             gradients.append(gradient)
             if self._trace is not None and not self._labels_end:
                 self._labels_end = len(self._trace.operations)
 
     def before_noise(self, sums: Callable[[], Sequence[Tensor | None]]) -> None:
         """The clipped sum of the step is complete. The noted operations are those that autocast called."""
+        if self._updated or not self._segments:  # the model read no batch that was seen to be loaded since
+            self.stop()
         if self._trace is None:
-            if self._is_interrupted:
+            if self._is_dropped:
                 self._tried += 1
                 self.abstained = _INTERRUPTED
             self._calls.stop()
@@ -400,15 +436,15 @@ class ReplayedSteps:
         if not is_changed and gradient_map.is_division:
             return
         if gradient_map.gives(values, gradients):
-            batch = self._loaded or [*self._inputs, *self._labels(trace)]
+            batch = self._traced_batch(trace)
             is_carried = any(map(self._carried.held_before, gradient_map.inputs))
-            find_records = partial(self._find_records, trace, batch)
+            find_records = partial(self._find_records, trace, batch, self._drawn())
             is_moved = is_carried or gradient_map.moves(values, batch, find_records)
             self.maps.add(stage, gradient_map, is_moved=is_moved, is_changed=is_changed)
 
-    def _find_records(self, trace: StepTrace, batch: Sequence[Tensor]) -> HeldRecords:
+    def _find_records(self, trace: StepTrace, batch: Sequence[Tensor], drawn: DrawnRecords | None) -> HeldRecords:
         omitted = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
-        return HeldRecords(trace, batch, list(map(trace.value_before, batch)), self._drawn(), omitted=omitted)
+        return HeldRecords(trace, batch, list(map(trace.value_before, batch)), drawn, omitted=omitted)
 
     def _follow(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
         """Look for values of the batch before in this step, and follow the values of this batch."""
@@ -455,13 +491,21 @@ class ReplayedSteps:
     def after_step(self) -> None:
         """The next step begins."""
         self._steps += 1
-        self._chosen, self._is_interrupted = None, False
-        if self._trace is not None and self._is_noised:
-            self._carried.follow(self._trace.operations[self._noised :])
-        self.stop()
+        self._chosen, self._is_interrupted, self._is_dropped = None, False, False
+        trace = self._trace
+        if trace is not None and self._is_noised:
+            self._carried.follow(trace.operations[self._noised :])
+        continues = trace is not None and not trace.failure and bool(self.others.replays)
+        self.stop(keep=continues)
         self._calls.end_step(replayed=self._tried > self._tried_before)
         self._tried_before = self._tried
-        self._carried.start()
+        if trace is None or not continues:
+            self._carried.start()
+            return
+        self._batch = self._traced_batch(trace)
+        self._updated, self._records = len(trace.operations), self._drawn()
+        trace.limits_copies = True
+        trace.start()
 
     def stop(self, *, keep: bool = False) -> None:
         """End the trace, and unless ``keep`` discard it."""
@@ -470,6 +514,8 @@ class ReplayedSteps:
         if self._trace is None:
             return
         self._trace.stop()
+        if self._updated:
+            self._carried.follow(self._trace.operations[self._updated :])
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -479,6 +525,7 @@ class ReplayedSteps:
     def _forget(self) -> None:
         self._trace, self._inputs, self._outputs, self._gradients, self._segments = None, [], [], [], []
         self._loaded, self._loaded_reads, self._labels_end = [], "", 0
+        self._batch, self._records, self._updated = [], None, 0
 
     def _labels(self, trace: StepTrace) -> list[Tensor]:
         """Integers from before the step with a row for each record of the first pass, such as labels.

@@ -321,8 +321,7 @@ def test_steps_under_autocast_are_replayed(tmp_path: Path) -> None:
     assert replays(tmp_path / "centered", CenteredInAutocast)[OTHERS_MOVED.title].p_value == 0.0
 
 
-def test_a_step_of_another_optimizer_ends_the_trace() -> None:
-    """A generator that learns from all records of a batch changes its next outputs: records do not mix in a step."""
+def test_a_step_of_another_optimizer_ends_a_trace_that_began_with_its_pass() -> None:
     training = Training().build()
     steps = ReplayedSteps(training.model, training.private, AuditedSteps(), ghost=False)
     steps._trace = trace = StepTrace()

@@ -597,6 +597,7 @@ def rules_of(*rules):
     parts = SimpleNamespace(model=nn.Linear(2, 2), loader=None, compiled=None)
     observed.start(
         SimpleNamespace(
+            replayer=None,
             script_parts=parts,
             optimizer=None,
             private_optimizer=None,

@@ -41,8 +41,9 @@ def test_few_optimizers_and_those_of_the_model_get_one():
 
 def test_optimizers_of_the_model_are_named_first():
     model = nn.Linear(4, 2)
-    others = [OtherOptimizer(name=name, inside=0, outside=2, steps=9) for name in ("One", "Two", "Three")]
-    found = replace(facts(model), optimizers=(*others, OtherOptimizer(name="Last", inside=2, outside=0, steps=9)))
+    last = OtherOptimizer(name="Last", inside=2, outside=0, steps=9, is_regular=True)
+    others = [replace(last, name=name, inside=0, outside=2) for name in ("One", "Two", "Three")]
+    found = replace(facts(model), optimizers=(*others, last))
     assert found.changes_model
     assert SecondOptimizer.caution(found, OPACUS).startswith("Another optimizer (Last) stepped 9 times on 2 tensors of")
     assert not replace(found, optimizers=tuple(others)).changes_model

@@ -1,0 +1,184 @@
+"""Replays of the steps of other optimizers, such as the optimizer of a generator.
+
+A generator that sees records only through the parameters of the private model is a post-processing. The trace of a
+private step therefore continues until the next batch. If another optimizer steps meanwhile, the operations that compute
+its gradients show their sources:
+
+* the parameters of the private model, which are noisy, the optimizer's own tensors, and random numbers alone: the
+  gradients are a function of these;
+* other tensors: no replay shows that these depend on no record;
+* records: the parameters stay as executed, other records are in the batch, and the gradients move.
+
+The shapes of the operations must not follow the batch size either: the accounting keeps the number of drawn records
+secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from dpspec_recording.step_replay.gradient_map import GradientMap
+from dpspec_recording.step_replay.held_records import HeldRecords
+from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
+
+#: The number of optimizers that are observed, and of private steps that are traced for replays in batches of
+#: two sizes.
+_MOST_OPTIMIZERS, _MOST_TRACES = 20, 20
+
+#: Values of a tensor of one repeated number, as a factor or the labels of all fakes, which depend on no record.
+_CONSTANTS = (-1.0, 0.0, 1.0)
+
+
+@dataclass
+class OtherReplays:
+    """The replayed steps of an optimizer.
+
+    Attributes:
+        optimizer: The optimizer, which is kept so that its id stays unique.
+        replayed: The number of steps whose operations give the executed gradients.
+        moved: Of these, the number of those whose gradients move with other records in the batch.
+        unknown: The shapes of further tensors that the gradients of a step read; empty without.
+        reads: Whether the script read a number in Python, which may have decided that the optimizer steps.
+        failure: Why the last step that was traced and not replayed was not.
+    """
+
+    optimizer: Any
+    replayed: int = 0
+    moved: int = 0
+    unknown: str = ""
+    reads: bool = False
+    failure: str = ""
+    #: The shapes by the number of records, for each of its steps in a private step.
+    _shapes: dict[tuple[bool, int], dict[int, Any]] = field(default_factory=dict)
+    #: The last trace, whether the private step was over, and the number of its steps in this part.
+    _traced: tuple[StepTrace, bool, int] | None = None
+
+    @property
+    def sizes(self) -> int:
+        """The smallest number of different batch sizes, over its steps in a private step."""
+        return min(map(len, self._shapes.values()), default=0)
+
+    @property
+    def follows_size(self) -> bool:
+        """Whether operations or shapes differ between batches of different sizes."""
+        return any(len(set(shapes.values())) > 1 for shapes in self._shapes.values())
+
+    def position(self, trace: StepTrace, updated: int) -> tuple[bool, int]:
+        """The step in the private step: whether it follows the update, and its number before or after it."""
+        before, is_over = self._traced, updated > 0
+        continues = before is not None and before[0] is trace and before[1] == is_over
+        number = before[2] + 1 if before is not None and continues else 1
+        self._traced = trace, is_over, number
+        return is_over, number
+
+    def add(self, gradient_map: GradientMap, position: tuple[bool, int], records: int, *, moves: bool) -> None:
+        """Note a replayed step."""
+        self.replayed += 1
+        self.moved += moves
+        unknown = [tensor for tensor in gradient_map.operands if not _is_constant(tensor)]
+        if unknown and not moves:
+            gradient_map.inputs = unknown
+            self.unknown = self.unknown or gradient_map.shapes
+        self.reads |= gradient_map.has_reads
+        self._shapes.setdefault(position, {}).setdefault(records, gradient_map.shapes_of_results)
+
+
+class OtherOptimizers:
+    """Observes the gradients of other optimizers in traces.
+
+    Attributes:
+        replays: By the id of the optimizer.
+    """
+
+    def __init__(self, private: Sequence[Tensor], model: Sequence[Tensor]) -> None:
+        """private: the trained parameters of the model. model: all its parameters and buffers."""
+        self._private, self._model = list(private), list(model)
+        self.replays: dict[int, OtherReplays] = {}
+        self._chosen = 0
+
+    def choose_step(self) -> bool:
+        """Whether to trace a private step although it was not chosen by chance."""
+        is_chosen = self._chosen < _MOST_TRACES and any(replays.sizes < 2 for replays in self.replays.values())
+        self._chosen += is_chosen
+        return is_chosen
+
+    def note(self, optimizer: Any) -> None:
+        """Note that an optimizer steps."""
+        if len(self.replays) < _MOST_OPTIMIZERS:
+            self.replays.setdefault(id(optimizer), OtherReplays(optimizer))
+
+    def replay(
+        self,
+        trace: StepTrace,
+        optimizer: Any,
+        batch: Sequence[Tensor],
+        find_records: Callable[[], HeldRecords],
+        *,
+        updated: int,
+    ) -> None:
+        """Replay the gradients with which an optimizer steps next.
+
+        Args:
+            trace: The stopped trace.
+            optimizer: The optimizer.
+            batch: The tensors of the private step with a row for each record.
+            find_records: Finds its records in the trace.
+            updated: The number of operations of the private step, or 0 before its end.
+        """
+        replays = self.replays.get(id(optimizer))
+        if replays is None:
+            return
+        position = replays.position(trace, updated)
+        try:
+            gradient_map, gradients, values = self._map(trace, optimizer)
+            if not gradient_map.gives(values, gradients):
+                raise AbstainError("the replay gives other gradients: it did not see the whole step")
+            # numbers that the script reads for its logs move with the records, too
+            moves, _ = gradient_map.effects(values, batch, find_records)
+            replays.add(gradient_map, position, len(batch[0]), moves=moves)
+        except Exception as error:
+            stated = isinstance(error, AbstainError)
+            replays.failure = (str(error) if stated else f"{type(error).__name__}: {error}")[:200]
+
+    def _map(self, trace: StepTrace, optimizer: Any) -> tuple[GradientMap, list[Tensor], list[Tensor]]:
+        """The map from the present parameters, the executed gradients, and the values of the parameters."""
+        if trace.failure:
+            raise AbstainError(trace.failure)
+        optimizers = [replays.optimizer for replays in self.replays.values()]
+        trained = [p for stepping in optimizers for group in stepping.param_groups for p in group["params"]]
+        stepped = {id(p): p for group in optimizer.param_groups for p in group["params"]}
+        gradients = [p.grad for p in stepped.values() if p.grad is not None]
+        if not gradients:
+            raise AbstainError("its tensors have no gradients")
+        sources = list({id(p): p for p in (*self._private, *trained)}.values())
+        end = len(trace.operations)
+        parameters = {address_of(tensor) for tensor in self._model}
+        results = _results(trace, gradients)
+        gradient_map = GradientMap(trace, sources, results, end=end, sources_end=end, parameters=parameters)
+        return gradient_map, gradients, [p.detach().clone() for p in sources]
+
+
+def _results(trace: StepTrace, gradients: Sequence[Tensor]) -> list[Tensor]:
+    """The results of operations that are the gradients: torch keeps another tensor of the same memory.
+
+    Raises:
+        AbstainError: No operation returned a gradient.
+    """
+    results: dict[Any, Tensor] = {}
+    for operation in trace.operations:
+        for tensor, address in zip(tensors_in(operation.results), operation.addresses, strict=True):
+            if address:
+                results[address, tensor.shape, tensor.stride(), tensor.storage_offset()] = tensor
+    try:
+        return [results[address_of(g), g.shape, g.stride(), g.storage_offset()] for g in gradients]
+    except KeyError:
+        raise AbstainError("its gradients are not results of the operations that the replay saw") from None
+
+
+def _is_constant(tensor: Tensor) -> bool:
+    values: Collection[float] = tensor.detach().reshape(-1).unique().tolist() if tensor.numel() else ()  # type: ignore[no-untyped-call]
+    return len(values) == 1 and next(iter(values)) in _CONSTANTS
