@@ -23,6 +23,9 @@ SMALLEST_TENSOR = 16
 #: Relative error of a pair's length in float32: of logarithm, root, sine, cosine and products, and of the sum.
 _ROUNDING = 1e-5
 
+#: The same of a single number.
+_OF_A_NUMBER = 1e-6
+
 #: Relative charge for the float64 evaluation of a probability.
 _EVALUATION = 1e-6
 
@@ -95,3 +98,16 @@ def beyond_the_longest(shift: float) -> float:
     # An arc has at least its share of the 2^24 angles, except for one at each of two ends.
     shares = np.maximum(0.0, angles - 2.0 * 2.0**-UNIFORM_BITS)
     return float(shares @ counts[:-1]) * 2.0**-UNIFORM_BITS * (1.0 - _EVALUATION)
+
+
+def exceeded_by_float32(value: float) -> float:
+    """Probability that a number of torch's CPU generator in float32 exceeds ``value``, at least 4, in absolute value.
+
+    A number is r cos t with the lengths r and angles t of :func:`beyond_the_longest`, and a relative rounding error of
+    at most 1e-6, so that this is a lower bound. 0 from the longest pair on.
+    """
+    value *= 1.0 + _OF_A_NUMBER
+    count = math.ceil(2.0**UNIFORM_BITS * math.exp(-0.5 * value * value))
+    lengths = np.sqrt(2.0 * (UNIFORM_BITS * math.log(2.0) - np.log(np.arange(1.0, count + 1.0))))
+    longer = lengths[lengths > value]
+    return float(np.arccos(value / longer).sum()) * 2.0 / math.pi * 2.0**-UNIFORM_BITS

@@ -7,7 +7,12 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from dpspec.accounting.float_noise import LONGEST_PAIR, beyond_the_longest, revealed_by_float32
+from dpspec.accounting.float_noise import (
+    LONGEST_PAIR,
+    beyond_the_longest,
+    exceeded_by_float32,
+    revealed_by_float32,
+)
 
 
 def pairs_of(numbers: torch.Tensor) -> np.ndarray:
@@ -63,6 +68,21 @@ def test_share_of_a_large_shift_is_that_of_normal_numbers(shift: float) -> None:
 
     density, _ = integrate.quad(outside, LONGEST_PAIR - shift, LONGEST_PAIR, epsabs=0.0, epsrel=1e-9)
     assert beyond_the_longest(shift) == pytest.approx(density, rel=0.05)
+
+
+@pytest.mark.parametrize("value", [4.0, 4.7, 5.3, 5.7, LONGEST_PAIR, 6.0])
+def test_exceedance_is_that_of_all_lengths_and_angles(value: float) -> None:
+    """Enumerates lengths in reach with 2^16 angles, and compares with the normal tail where lengths are dense."""
+    cosines, total, k = np.abs(np.cos(2.0 * math.pi * np.arange(2**16) / 2**16)), 0.0, 1
+    while (square := 2.0 * (24.0 * math.log(2.0) - math.log(k))) > value**2:
+        total += float((math.sqrt(square) * cosines > value).mean()) * 2.0**-24
+        k += 1
+    found = exceeded_by_float32(value)
+    assert found == pytest.approx(total, rel=2e-3, abs=1e-14)
+    assert (found == 0.0) == (value >= LONGEST_PAIR)
+    if value < 5.0:
+        assert found == pytest.approx(2.0 * stats.norm.sf(value), rel=0.1)
+        assert found <= 2.0 * stats.norm.sf(value)
 
 
 def test_composition_of_steps_and_pairs() -> None:
