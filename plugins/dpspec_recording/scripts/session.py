@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
@@ -26,6 +27,30 @@ if TYPE_CHECKING:
 OWN_LOOP = (
     "A custom loop needs `with dpspec.record(...)` around it, and in it the calls run.clipped(norms), "
     "run.summed(total) and run.noised(noise): docs/how-to/audit-your-own-loop.md"
+)
+
+#: By the package of a library whose trainings are not recognized, what to do. Nothing of these packages is imported.
+OTHER_LIBRARIES = {
+    "jax_privacy": (
+        "jax-privacy adds the noise inside of compiled functions: a loop needs `with record_steps(...)` around it, and "
+        "in it one call steps.report(...) in each step: docs/how-to/audit-your-own-loop.md#a-loop-in-jax"
+    ),
+    "fastDP": (
+        "fastDP clips and sums inside of backward passes, under no public name: prepare the training by Opacus' "
+        "make_private, or write a loop that reports the sum and the noise: docs/how-to/audit-your-own-loop.md"
+    ),
+}
+
+#: What to do about Opacus' optimizer without ``make_private``.
+OWN_PARTS = (
+    "the script made Opacus' optimizer without make_private, so its parts are not known: put `with dpspec.record(RUN, "
+    "model=..., optimizer=..., loader=..., engine=...)` around the training, with the accountant as engine"
+)
+
+#: What to do about versions of Opacus before 1.0.
+OLD_OPACUS = (
+    "the script imports a version of Opacus without make_private: only Opacus 1.0 and newer ones are recognized; an "
+    "older engine is attached to the optimizer, and its accountant assumes Poisson batches that it does not draw"
 )
 
 #: The session of this process.
@@ -64,7 +89,7 @@ class Session:
         self.after_end: Callable[[], None] = lambda: None
         self._process, self._lock, self._depth = os.getpid(), threading.RLock(), 0
         self._steps: CountedSteps | None = None
-        self._is_client = client
+        self._is_client, self._obstacle = client, ""
         self._loaded: LoadedTensors | None = None
         #: By folder, the counted steps at the end of the last part.
         self._steps_at_end: dict[Path, list[int]] = {}
@@ -92,6 +117,9 @@ class Session:
                 self._replace(torch.nn.Module, LOAD.name, self._loading)
 
     def _attach_opacus(self, opacus: Any) -> None:
+        if not hasattr(opacus.PrivacyEngine, "make_private"):
+            self._obstacle = OLD_OPACUS
+            return
         with self._guarded():
             for patched in (MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON):
                 self._replace(opacus.PrivacyEngine, patched.name, self._preparing)
@@ -123,7 +151,7 @@ class Session:
         def iterate(loader: Any) -> Any:
             with self._guarded():
                 for training in self.trainings:
-                    if training.is_waiting and training.is_of(loader):
+                    if training.is_waiting and (training.is_of(loader) or training.take(loader)):
                         self._begin(training)
             return method(loader)
 
@@ -153,6 +181,8 @@ class Session:
         stepped = [training for training in self.trainings if training.optimizer() is optimizer]
         if not stepped:
             self._steps.add(optimizer)
+            if not self._obstacle and any(hasattr(p, "summed_grad") for p in optimizer.param_groups[0]["params"]):
+                self._obstacle = OWN_PARTS
         elif all(training.recorder is None for training in stepped):
             for training in stepped:
                 training.missed += 1
@@ -322,6 +352,9 @@ class Session:
             return "nothing was recorded"
         if self.trainings:
             return "nothing was recorded: the script prepared a private training by make_private, and none began"
+        reasons = [self._obstacle, *(text for name, text in OTHER_LIBRARIES.items() if name in sys.modules)]
+        if known := "; ".join(filter(None, reasons)):
+            return f"nothing was recorded: {known}"
         if self._steps is None:
             return f"nothing was recorded: the script did not import torch. {OWN_LOOP}"
         return f"nothing was recorded: the script called make_private of no PrivacyEngine of Opacus. {OWN_LOOP}"

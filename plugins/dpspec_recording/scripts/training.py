@@ -80,6 +80,21 @@ class PreparedTraining:
         inner = getattr(batches, "sampler", None) if type(batches).__name__ == "BatchSplittingSampler" else batches
         return inner is not None and inner is getattr(private_loader, "batch_sampler", None)
 
+    def take(self, loader: Any) -> bool:
+        """Take a loader in the place of the prepared one, if it draws such batches from the same dataset.
+
+        Trainers build their own loader again after the script prepared one.
+        """
+        prepared: Any = self._weak[2]()
+        if self.has_begun or prepared is None or loader.dataset is not prepared.dataset:
+            return False
+        if _drawing_of(loader) != _drawing_of(prepared):
+            return False
+        if self._held is not None:
+            self._held = (*self._held[:2], loader, self._held[3])
+        self._weak = (*self._weak[:2], ref(loader), *self._weak[3:])
+        return True
+
     def is_concurrent_with(self, peer: PreparedTraining) -> bool:
         """Whether both were prepared before either began, as two networks of one training are."""
         return peer not in self.before and self not in peer.before
@@ -99,8 +114,10 @@ class PreparedTraining:
             if passing.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 begin()
 
-        if module is not None:
-            self._hooks.append(module.register_forward_pre_hook(suppressed(observe)))
+        # trainers of a module call the one inside of Opacus' wrapper
+        called = [] if module is None else [module, recognized.inner_module(module)]
+        for part in {id(part): part for part in called}.values():
+            self._hooks.append(part.register_forward_pre_hook(suppressed(observe)))
 
     def begin(
         self,
@@ -178,6 +195,13 @@ class PreparedTraining:
                 read=tuple(sorted(self._read)[-MOST_LISTED:]),
             )
             writer.ran_in(facts)
+
+
+def _drawing_of(loader: Any) -> tuple[Any, ...]:
+    """How a loader draws its batches."""
+    batches = loader.batch_sampler
+    rate = getattr(batches, "sample_rate", None)
+    return type(batches), type(loader.sampler), rate, None if rate is not None else loader.batch_size
 
 
 #: The declarations of a custom loop. Opacus' optimizer and loader have these values.

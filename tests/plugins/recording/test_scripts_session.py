@@ -9,7 +9,9 @@ import warnings
 import opacus
 import pytest
 import torch
-from opacus import PrivacyEngine
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.data_loader import DPDataLoader
+from opacus.optimizers import DPOptimizer
 from support.checked_runs import Question, check_run
 from support.opacus_training import FEATURES, RECORDS, Training
 from torch import nn
@@ -20,6 +22,7 @@ from dpspec.errors import UsageError
 from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.resumed_folder import open_run
 from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.probes.batches import Batches
 from dpspec_recording.scripts import session as sessions
 from dpspec_recording.scripts.session import start
 
@@ -393,3 +396,53 @@ def test_models_that_are_gone_share_no_tensors_with_later_ones(script):
             gc.collect()
 
     assert [folder.name for folder in script(call).folders] == ["1", "2", "3", "4", "5", "6"]
+
+
+def trained_by_a_trainer(data, *, reads_before=False):
+    """A trainer builds its own private loader, and calls the module inside of Opacus' wrapper, as Lightning does."""
+
+    def call():
+        private = Private(data)
+        if reads_before:
+            for x, _ in DataLoader(data, batch_size=30):
+                x.mean()
+        for x, y in DPDataLoader.from_data_loader(DataLoader(data, batch_size=30)):
+            private.optimizer.zero_grad()
+            cross_entropy(private.model._module(x), y).backward()
+            private.optimizer.step()
+
+    return call
+
+
+@pytest.mark.parametrize("reads_before", [False, True])
+def test_a_trainer_with_its_own_loader_is_recorded(script, reads_before):
+    session = script(trained_by_a_trainer(rows(), reads_before=reads_before))
+    run = check_run(session.folder / "1", CLAIM)
+    assert (run.verdict, run.fine, facts_of(session).missed) == ("proved", True, 0)
+    assert run.run.fact(Batches).unused == 0
+
+
+@pytest.mark.parametrize(
+    ("package", "word"), [("jax_privacy", "steps.report"), ("fastDP", "under no public name"), ("", "run.clipped")]
+)
+def test_a_refusal_says_what_a_training_of_another_library_needs(script, monkeypatch, package, word):
+    if package:
+        monkeypatch.setitem(sys.modules, package, object())
+    assert word in script(lambda: plainly(nn.Linear(FEATURES, 2))).summary()
+
+
+def test_an_optimizer_of_opacus_without_make_private_is_named(script):
+    def call():
+        model = GradSampleModule(nn.Linear(FEATURES, 2))
+        inner = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4)
+        model(torch.randn(4, FEATURES)).sum().backward()
+        optimizer.step()
+
+    assert "without make_private" in script(call).summary()
+
+
+def test_an_engine_without_make_private_is_named(script, monkeypatch):
+    monkeypatch.delattr(PrivacyEngine, "make_private")
+    session = script(lambda: None)
+    assert "Opacus 1.0 and newer ones" in session.summary()
