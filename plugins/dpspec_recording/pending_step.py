@@ -74,7 +74,7 @@ class PendingStep:
         return torch.cat([norms.reshape(-1) for norms in self.norms]).double().cpu().numpy()
 
     def reported_unclipped_norms(self) -> Any:
-        """The norms before clipping that a custom loop reported, (b,); None without those of each call."""
+        """The norms before clipping that a custom loop reported, (b,); None if a call has none."""
         if not self.unclipped_norms or len(self.unclipped_norms) != len(self.norms):
             return None
         return torch.cat(self.unclipped_norms).cpu().numpy()

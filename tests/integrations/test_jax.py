@@ -140,6 +140,6 @@ def test_trees_that_differ_from_the_parameters_are_refused(tmp_path: Path) -> No
     params = {"w": jnp.zeros((8, 4))}
     with (
         record_steps(tmp_path / "run", params, None, **DECLARED) as steps,
-        pytest.raises(UsageError, match="report got the pytree"),
+        pytest.raises(UsageError, match="report got a pytree of 2 arrays, the parameters have 1"),
     ):
-        steps.report([1], np.zeros(1), {"v": params["w"]}, params, params, params)
+        steps.report([1], np.zeros(1), {"v": params["w"], "w": params["w"]}, params, params, params)

@@ -30,7 +30,7 @@ from dpspec_recording.recorder import Recorder
 
 
 class _Tree:
-    """The parameters of a training, of which the recorder gets the trained leaves as a list."""
+    """The pytree of the parameters. The recorder gets its trained leaves as a list."""
 
     def __init__(self, params: Any, frozen: Any) -> None:
         leaves, self._structure = jax.tree.flatten(params)
@@ -41,27 +41,27 @@ class _Tree:
 
     def trained(self, tree: Any) -> list[Any]:
         """The leaves of a pytree that are not frozen."""
-        leaves, structure = jax.tree.flatten(tree)
-        if structure != self._structure:
-            raise UsageError(f"report got the pytree {structure}, the parameters are {self._structure}")
+        leaves = jax.tree.leaves(tree)
+        if len(leaves) != len(self._frozen):
+            raise UsageError(f"report got a pytree of {len(leaves)} arrays, the parameters have {len(self._frozen)}")
         return [leaf for leaf, fixed in zip(leaves, self._frozen, strict=True) if fixed is None]
 
     def require_frozen(self, params: Any) -> None:
         """Raise ``UsageError`` if a frozen leaf has other values than before the first step."""
-        places = jax.tree_util.tree_flatten_with_path(params)[0]
-        for (place, leaf), fixed in zip(places, self._frozen, strict=True):
+        named_leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+        for (path, leaf), fixed in zip(named_leaves, self._frozen, strict=True):
             if fixed is not None and not np.array_equal(fixed, np.asarray(leaf), equal_nan=True):
-                raise UsageError(f"params{jax.tree_util.keystr(place)} is declared frozen, and moved")
+                raise UsageError(f"params{jax.tree_util.keystr(path)} is declared frozen, and moved")
 
     def on_leaves(self, optimizer: Any) -> Any:
         """The optimizer for lists of trained leaves: its labels and masks may name places in the whole tree."""
-        if not isinstance(optimizer, tuple):  # None, or an object with methods, such as ``optax.MultiSteps``
+        if not hasattr(optimizer, "_replace"):  # None, or an object with methods, such as ``optax.MultiSteps``
             return optimizer
         structure, frozen = self._structure, self._frozen
 
         def whole(leaves: Any, fill: Any) -> Any:
-            rest = iter(leaves)
-            return structure.unflatten([next(rest) if fixed is None else fill(fixed) for fixed in frozen])
+            trained_leaves = iter(leaves)
+            return structure.unflatten([next(trained_leaves) if fixed is None else fill(fixed) for fixed in frozen])
 
         def init(leaves: Any) -> Any:
             return optimizer.init(whole(leaves, np.copy))

@@ -1,4 +1,4 @@
-"""Whether a custom loop clips a sum or a mean of records, and reports its norm for each of them.
+"""Whether a custom loop clips a sum or a mean of records, and reports its norm for each record.
 
 The mistake: a mean over the batch, or over each microbatch of it, is clipped, which bounds no single record::
 
@@ -36,7 +36,8 @@ _GROUPS = 3
 class EqualNormsFacts:
     """Batches with norms below the clip norm, those with equal norms, and the number of different ones.
 
-    grouped: of the equal ones, batches with several norms, each of equally many records; group: how many, in the last.
+    grouped: of the equal ones, batches with several norms, each of equally many records. group: the number of records
+    that share a norm, in the last of these batches.
     """
 
     batches: Count
@@ -98,7 +99,7 @@ class EqualNorms(TrainingRule[EqualNormsFacts]):
 
 
 def _group_size(norms: Any, clipped: float) -> int:
-    """How many records share each norm below ``clipped``: at least 2, in three or more groups; otherwise 0."""
+    """The number of records that share each norm below ``clipped``, if it is above 1, and 3 norms or more; else 0."""
     import numpy as np
 
     values = np.sort(norms[(norms < clipped) & (norms > 0.0)])

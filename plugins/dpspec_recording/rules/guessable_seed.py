@@ -41,7 +41,7 @@ _SPLIT, _SPLIT_AGAIN, _FOLDED = 8, 4, 2
 #: whose first values are compared, because loops draw each by its own key.
 _JAX_VALUES, _JAX_TENSORS = 8, 8
 
-#: The seconds before the first step in which a seed of JAX is a time: one of them is a secret seed of 32 bits with
+#: The seconds before the first step in which a seed of JAX is a time. A secret seed of 32 bits is one with
 #: probability 1e-6.
 _JAX_SECONDS = 3600
 
@@ -214,8 +214,8 @@ def _jax_seeds(noise: Any, sizes: Sequence[int]) -> dict[str, int]:
     all_keys = jax.numpy.concatenate([keys[:, None], first_keys, further], axis=1)
     values = jax.vmap(lambda key: random.normal(key, (_JAX_VALUES,)))(all_keys.reshape(-1))
     drawn = np.asarray(values, dtype=np.float64).reshape(*all_keys.shape, _JAX_VALUES)
-    places = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True) if size >= _JAX_VALUES]
-    starts = {0, *places[:_JAX_TENSORS]} if sum(sizes) == len(noise) else {0}
+    tensor_starts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True) if size >= _JAX_VALUES]
+    starts = {0, *tensor_starts[:_JAX_TENSORS]} if sum(sizes) == len(noise) else {0}
     first = np.stack([noise[start : start + _JAX_VALUES].double().cpu().numpy() for start in starts], axis=1)
     lengths = np.linalg.norm(drawn, axis=-1, keepdims=True) * np.linalg.norm(first, axis=0)
     matches = (drawn @ first > (1.0 - 1e-9) * lengths).any(axis=(1, 2))
