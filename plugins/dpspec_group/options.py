@@ -430,9 +430,10 @@ def _discrete(spec: dps.Spec, facts: dps.Facts, number: int, phase: dps.Phase) -
             f"got {phase.noise_multiplier:g}",
             dps.in_phase(spec, number, "noise_multiplier"),
         )
-    if spec.audit is not None and "scores" not in spec.audit.options and "parts" not in facts.capabilities:
+    has_scores = spec.audit is not None and "scores" in spec.audit.options
+    if not has_scores and "parts" not in facts.capabilities:  # also of a recording, which has no audit
         message = f"backend {spec.training.kind!r} does not train with discrete Gaussian noise"
-        yield kit.unsupported(message, path, "training.backend: native, or remove audit")
+        yield kit.unsupported(message, path, "training.backend: native")
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

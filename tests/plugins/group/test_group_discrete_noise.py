@@ -67,7 +67,13 @@ def test_refusals(override: str, message: str, tmp_path: Path) -> None:
 
 
 def test_other_backends_and_mixed_phases_are_refused(tmp_path: Path) -> None:
-    assert any("'opacus' does not train" in e for e in errors(tmp_path, "training.backend=opacus", text=TRAINED))
+    for backend, text in (
+        ("backend: opacus", TRAINED),
+        ("backend: opacus", TEXT),
+        ("backend: recorded, run: run", TEXT),
+    ):
+        found = errors(tmp_path, f"training={{{backend}}}", text=text)
+        assert any("does not train with discrete Gaussian noise" in error for error in found)
     phases = "mechanism.phases=[{steps: 3}, {steps: 3, noise: gaussian}]"
     text = TEXT.replace("  steps: 9\n", "")
     assert any("different noise" in error for error in errors(tmp_path, phases, text=text))
