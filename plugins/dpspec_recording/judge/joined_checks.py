@@ -210,7 +210,7 @@ def _together(predicate: str, subjects: Sequence[str]) -> list[str]:
 def seam_notes(run: RecordedRun) -> Iterator[str]:
     received = [] if run.resumed is None else received_parts(run.resumed)
     if received:
-        yield f"{several(len(received), 'part')} start with weights that a server sent."
+        yield f"Weights that a server sent are the start of {several(len(received), 'part')}."
     for number, seam in () if run.resumed is None else run.resumed.joints:
         if seam.source is not None and run.resumed is not None:
             part_index, step = seam.source

@@ -168,12 +168,11 @@ class PreparedTraining:
 
     def note_load(self) -> None:
         """Note whether the script put weights of an earlier step into the model, other than those that it had last."""
-        model, optimizer = self._weak[0](), self._weak[1]()
-        if self.folder is None or model is None or optimizer is None:
+        if self.folder is None or None in [reference() for reference in self._weak[:3]]:
             return
-        _, _, loader, engine = self._parts()
-        training_parts = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED))
-        saved, now = saved_parameters(self.folder), parameters_digest(training_parts.trained_parameters())
+        model, optimizer, loader, engine = self._parts()
+        trained = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED)).trained_parameters()
+        saved, now = saved_parameters(self.folder), parameters_digest(trained)
         self.returned += now in saved[:-1] and now != saved[-1]
 
     def stop_waiting(self) -> None:
