@@ -40,8 +40,8 @@ def uniform_below(bounds: Tensor, source: torch.Generator) -> Tensor:
 
 def _words(like: Tensor, source: torch.Generator) -> Tensor:
     """Uniform words of 62 bits; ``random_`` of int64 has 63 uniform ones."""
-    words: Tensor = torch.empty_like(like).random_(generator=source) & (2**_WORD_BITS - 1)
-    return words
+    drawn: Tensor = torch.empty_like(like).random_(generator=source) & (2**_WORD_BITS - 1)
+    return drawn
 
 
 def bernoulli_exp(numerators: Tensor, denominator: int, source: torch.Generator) -> Tensor:
