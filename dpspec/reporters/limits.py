@@ -82,6 +82,19 @@ def _audit(audit: AuditResult) -> Iterator[str]:
     yield from large_deltas(audit).values()
 
 
+def real_numbers(audit: AuditResult) -> str:
+    """What the claims assume of the noise if its float32 numbers reveal more than a claimed delta; otherwise empty.
+
+    A sentence without a full stop.
+    """
+    noise = executed_noise(audit)
+    claims = [claim for claim in audit.document.get("claims", ()) if isinstance(claim.get("delta"), int | float)]
+    if noise is None or not any(claim["delta"] < noise.revealed for claim in claims):
+        return ""
+    floor = decimals.lower(noise.revealed, digits=2)
+    return f"noise has real numbers: in float32, no finite epsilon holds below delta {floor}"
+
+
 def large_deltas(audit: AuditResult) -> dict[str, str]:
     """For each claim with delta >= 1 / n, for n records, a sentence; a recorded run has a caution instead."""
     records = audit.facts.records

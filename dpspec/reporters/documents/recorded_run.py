@@ -10,6 +10,7 @@ from dpspec.contract.results import AuditResult, Verdict, accepted_cautions, cla
 from dpspec.reporters import words
 from dpspec.reporters.blocks import Badge, Block, Item, Items, Lead, Section, Sentence, Span, items
 from dpspec.reporters.documents.parts import unmarked
+from dpspec.reporters.limits import real_numbers
 from dpspec.results.conformance_status import rejected
 from dpspec.text import joined
 
@@ -41,7 +42,7 @@ def recorded_run(audit: AuditResult, *, internal: bool) -> Iterator[Block]:
         yield Section("OPEN", (items(*points),), level=4)
     yield from _cautions(audit, recording)
     if not deviates:
-        yield Section("CONFIRM  this number also says that", (items(*recording.confirm),), level=4)
+        yield Section("CONFIRM  this number also says that", (items(*recording.confirm, *filter(None, [real_numbers(audit)])),), level=4)
     if recording.brief is not None:
         yield Section(recording.brief.title, tuple(map(Sentence, recording.brief.sentences)), level=4)
     for finding in audit.findings:
