@@ -48,7 +48,7 @@ class ScriptFacts:
         before, after: Steps of other optimizers before the recording began, and after its end. Those in between are
             facts of the recording. Before a later part these are the steps since the end of the part before it.
         between: Those between the parts of the recording.
-        returned: How often the script loaded weights of an earlier step into the model of a federation's client.
+        returned: The number of loads of an earlier step's weights into the model of a federation's client.
         missed: The number of steps of the recorded optimizer that the recording does not have.
         peers: Other private trainings.
         read: The steps after which ``state_dict()`` of the recorded model was called, the last ones if there are many.
@@ -65,7 +65,7 @@ class ScriptFacts:
 
 
 def of_parts(scripts: Sequence[ScriptFacts]) -> ScriptFacts:
-    """The script around all parts of a recording, of which at least one is given.
+    """The script around all parts of a recording, at least one.
 
     The numbers of the steps after which the weights were read count from the beginning of each part, so they are left
     out.

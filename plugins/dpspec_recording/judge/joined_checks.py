@@ -145,7 +145,7 @@ def resume_checks(run: RecordedRun) -> Iterator[RunTest]:
 
 
 def joined_parts(folder: ResumedFolder) -> Assumption:
-    """The statement on all parts, with what differs where one ends and the next begins."""
+    """The statement on all parts, with the differences between the end of a part and the next start."""
     text = f" ({len(folder.parts)} parts)"
     if lost := sum(folder.lengths) - sum(folder.covered):
         text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
@@ -159,9 +159,9 @@ def joined_parts(folder: ResumedFolder) -> Assumption:
     script = folder.script
     if doubts and script is not None:
         doubts += dict.fromkeys(
-            f"between parts the script made {_steps_of(other.steps, other.optimizer, True)} without privacy"
-            for other in script.between
-            if other.on_model
+            f"between parts the script made {_steps_of(counted.steps, counted.optimizer, True)} without privacy"
+            for counted in script.between
+            if counted.on_model
         )
     text += f", but {'; '.join(doubts)}" if doubts else ""
     return stated("joined-parts", text, "unchecked" if doubts else "declared")
@@ -170,18 +170,20 @@ def joined_parts(folder: ResumedFolder) -> Assumption:
 def server_weights(run: RecordedRun) -> Iterator[Assumption]:
     """The statement on a server, if parts start with its weights.
 
-    Steps without privacy leave it open: what they trained may have gone to the server.
+    Steps without privacy leave it open: the server may have the tensors that they changed.
     """
     received = [] if run.resumed is None else received_parts(run.resumed)
     if not received:
         return
     script, rules = run.folder.script, run.fact(Rules)
     stepped = (
-        [] if script is None else [_steps_of(other.steps, other.optimizer, other.on_model) for other in script.between]
+        []
+        if script is None
+        else [_steps_of(counted.steps, counted.optimizer, counted.on_model) for counted in script.between]
     )
     for facts in () if rules is None else rules.of(second_optimizer.RULE, OtherOptimizers):
         optimizers = () if facts is None else facts.optimizers
-        stepped += [_steps_of(other.steps, other.name, other.inside > 0) for other in optimizers]
+        stepped += [_steps_of(counted.steps, counted.name, counted.inside > 0) for counted in optimizers]
     text = f" ({several(len(received), 'part')})"
     if not stepped:
         yield stated("server-weights", text)

@@ -41,33 +41,33 @@ class Kept:
 
 
 #: By device and seed, the recordings of a generator in the order of their ends.
-_kept: dict[tuple[str, int], list[Kept]] = {}
+_recordings: dict[tuple[str, int], list[Kept]] = {}
 
 
 def keep(generator: torch.Generator, start: Tensor, owner: str = "") -> None:
     """Keep the state of a generator whose recording ends. start: its state at the beginning of the recording."""
-    recordings = _kept.setdefault((generator.device.type, generator.initial_seed()), [])
+    recordings = _recordings.setdefault((generator.device.type, generator.initial_seed()), [])
     recordings.append(Kept(owner, start, generator.get_state()))
     del recordings[:-_MOST_KEPT]
 
 
 def continued_state(generator: torch.Generator, owner: str = "") -> Tensor:
-    """The state after the owner's last kept recording if the generator ran on from there, otherwise its own state.
+    """The state after the owner's last kept recording if the generator ran on from there, otherwise its current state.
 
     It ran on if every recording since then, of other trainings too, began with a state that follows from the end of the
     one before by at most :data:`_MOST_DRAWS` draws.
     """
     state, device = generator.get_state(), generator.device.type
-    recordings = _kept.get((device, generator.initial_seed()), [])
-    own = next((n for n in reversed(range(len(recordings))) if recordings[n].owner == owner), None)
-    if own is None:
+    recordings = _recordings.get((device, generator.initial_seed()), [])
+    last = next((n for n in reversed(range(len(recordings))) if recordings[n].owner == owner), None)
+    if last is None:
         return state
-    for before, after in pairwise(recordings[own:]):
+    for before, after in pairwise(recordings[last:]):
         if after.follows is None:
             after.follows = _follows(device, before.end, after.start)
         if not after.follows:
             return state
-    return recordings[own].end if _follows(device, recordings[-1].end, state) else state
+    return recordings[last].end if _follows(device, recordings[-1].end, state) else state
 
 
 def _follows(device: str, end: Tensor, state: Tensor) -> bool:
