@@ -19,7 +19,7 @@ class ReceivedWeights:
     """A server's message: tensors or arrays by name, or in the order of ``state_dict()``."""
 
     def __init__(self, weights: Mapping[str, Any] | Iterable[Any]) -> None:
-        """Raises ``UsageError`` for values other than tensors and arrays."""
+        """Raises ``UsageError`` for values other than tensors or arrays."""
         named = isinstance(weights, Mapping)
         items = dict(weights) if isinstance(weights, Mapping) else dict(enumerate(weights))
         try:
@@ -31,13 +31,13 @@ class ReceivedWeights:
 
     def are_in(self, model: nn.Module) -> bool:
         """Whether each tensor in the model's ``state_dict()`` has exactly the received values."""
-        present = {_plain(name): tensor for name, tensor in tensors_of_state(inner_module(model)).items()}
+        tensors = {_plain(name): tensor for name, tensor in tensors_of_state(inner_module(model)).items()}
         if self._by_name is None:
             order = list(map(_plain, inner_module(model).state_dict()))
             sent = dict(zip(order, self._in_order, strict=False)) if len(order) == len(self._in_order) else {}
         else:
             sent = self._by_name
-        return bool(present) and all(name in sent and _equal(tensor, sent[name]) for name, tensor in present.items())
+        return bool(tensors) and all(name in sent and _equal(tensor, sent[name]) for name, tensor in tensors.items())
 
 
 class LoadedTensors:
@@ -54,8 +54,8 @@ class LoadedTensors:
 
     def are_in(self, model: nn.Module) -> bool:
         """Whether each tensor in the model's ``state_dict()`` has the values that were loaded into it."""
-        present = tensors_of_state(inner_module(model)).values()
-        return bool(present) and all(map(self._is_loaded, present))
+        tensors = tensors_of_state(inner_module(model)).values()
+        return bool(tensors) and all(self._is_loaded(tensor) for tensor in tensors)
 
     def _is_loaded(self, tensor: Tensor) -> bool:
         reference, digest = self._by_id.get(id(tensor), (lambda: None, ""))

@@ -105,8 +105,8 @@ def record(
     training_parts = Parts(model, optimizer, loader, engine, planted, declaration)
     AuditedSteps(audit)  # refuses other shares before the block begins
     weights = None if received is None else ReceivedWeights(received)
-    path = numbered(Path(folder).absolute())
-    return Recorder(path, training_parts, resume=resume, overwrite=overwrite, audit=audit, received=weights)
+    new_folder = numbered(Path(folder).absolute())
+    return Recorder(new_folder, training_parts, resume=resume, overwrite=overwrite, audit=audit, received=weights)
 
 
 class Recorder:

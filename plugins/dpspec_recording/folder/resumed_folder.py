@@ -188,8 +188,8 @@ class ResumedFolder:
     def script(self) -> ScriptFacts | None:
         """The script around all parts; None unless a recorder of whole scripts saw the end of each."""
         scripts = [part.script for part in self.parts]
-        observed = [script for script in scripts if script is not None]
-        return script_facts.of_parts(observed) if len(observed) == len(scripts) else None
+        whole_scripts = [script for script in scripts if script is not None]
+        return script_facts.of_parts(whole_scripts) if len(whole_scripts) == len(scripts) else None
 
     @property
     def joints(self) -> list[tuple[int, Seam]]:

@@ -48,8 +48,7 @@ class ScriptFacts:
         before, after: Steps of other optimizers before the recording began, and after its end. Those in between are
             facts of the recording. Before a later part these are the steps since the end of the part before it.
         between: Those between the parts of the recording.
-        returned: The number of times that the script loaded weights of an earlier step into the model of a
-            federation's client.
+        returned: The number of loads of an earlier step's weights into the model of a federation's client.
         missed: The number of steps of the recorded optimizer that the recording does not have.
         peers: Other private trainings.
         read: The steps after which ``state_dict()`` of the recorded model was called, the last ones if there are many.

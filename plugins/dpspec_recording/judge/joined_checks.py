@@ -145,7 +145,7 @@ def resume_checks(run: RecordedRun) -> Iterator[RunTest]:
 
 
 def joined_parts(folder: ResumedFolder) -> Assumption:
-    """The statement on all parts, with the differences between the end of one and the beginning of the next."""
+    """The statement on all parts, with the differences between the end of a part and the next start."""
     text = f" ({len(folder.parts)} parts)"
     if lost := sum(folder.lengths) - sum(folder.covered):
         text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
@@ -170,14 +170,17 @@ def joined_parts(folder: ResumedFolder) -> Assumption:
 def server_weights(run: RecordedRun) -> Iterator[Assumption]:
     """The statement on a server, if parts start with its weights.
 
-    Steps without privacy leave it open: the server may have got their weights.
+    Steps without privacy leave it open: the server may have the tensors that they changed.
     """
     received = [] if run.resumed is None else received_parts(run.resumed)
     if not received:
         return
     script, rules = run.folder.script, run.fact(Rules)
-    between = () if script is None else script.between
-    stepped = [_steps_of(counted.steps, counted.optimizer, counted.on_model) for counted in between]
+    stepped = (
+        []
+        if script is None
+        else [_steps_of(counted.steps, counted.optimizer, counted.on_model) for counted in script.between]
+    )
     for facts in () if rules is None else rules.of(second_optimizer.RULE, OtherOptimizers):
         optimizers = () if facts is None else facts.optimizers
         stepped += [_steps_of(counted.steps, counted.name, counted.inside > 0) for counted in optimizers]

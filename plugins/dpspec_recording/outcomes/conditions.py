@@ -256,9 +256,9 @@ _ALL = (
         name="server-weights",
         channel="released-model",
         text=(
-            "the weights that parts start with come from a server, which has of these records only the releases of the "
-            "parts before: an average of clients' weights after private steps has no more, a state that was trained "
-            "or measured on the records without noise has"
+            "the weights that parts start with come from a server, which has of these records only the weights "
+            "that earlier parts ended with: an average of clients' weights after private steps has no more, a state "
+            "that was trained or measured on the records without noise has"
         ),
     ),
     Condition(

@@ -353,8 +353,8 @@ class Session:
         if self.trainings:
             return "nothing was recorded: the script prepared a private training by make_private, and none began"
         reasons = [self._obstacle, *(text for name, text in OTHER_LIBRARIES.items() if name in sys.modules)]
-        if causes := "; ".join(filter(None, reasons)):
-            return f"nothing was recorded: {causes}"
+        if obstacles := "; ".join(filter(None, reasons)):
+            return f"nothing was recorded: {obstacles}"
         if self._steps is None:
             return f"nothing was recorded: the script did not import torch. {OWN_LOOP}"
         return f"nothing was recorded: the script called make_private of no PrivacyEngine of Opacus. {OWN_LOOP}"

@@ -35,7 +35,7 @@ class PreparedTraining:
         recorder: None while it is not in progress.
         steps: The number of recorded steps.
         missed: The number of steps of its optimizer that no recorder saw.
-        returned: The number of times that the script loaded weights of an earlier step into its model.
+        returned: The number of loads of an earlier step's weights into its model.
         failure: Why it cannot be recorded; empty if it can.
         is_distributed: Whether its optimizer sums over several processes.
     """

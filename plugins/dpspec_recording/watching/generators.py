@@ -77,7 +77,7 @@ def keep(generator: torch.Generator, start: Tensor, owner: str = "") -> None:
 
 
 def continued_state(generator: torch.Generator, owner: str = "") -> Tensor:
-    """The state after the owner's last kept recording if the generator ran on from there, otherwise its own state.
+    """The state after the owner's last kept recording if the generator ran on from there, otherwise its current state.
 
     It ran on if every recording since then, of other trainings too, began with a state that follows from the end of the
     one before by at most :data:`_MOST_DRAWS` draws.
