@@ -42,7 +42,11 @@ def recorded_run(audit: AuditResult, *, internal: bool) -> Iterator[Block]:
         yield Section("OPEN", (items(*points),), level=4)
     yield from _cautions(audit, recording)
     if not deviates:
-        yield Section("CONFIRM  this number also says that", (items(*recording.confirm, *filter(None, [real_numbers(audit)])),), level=4)
+        yield Section(
+            "CONFIRM  this number also says that",
+            (items(*recording.confirm, *filter(None, [real_numbers(audit)])),),
+            level=4,
+        )
     if recording.brief is not None:
         yield Section(recording.brief.title, tuple(map(Sentence, recording.brief.sentences)), level=4)
     for finding in audit.findings:
