@@ -404,27 +404,29 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
 
     Each sum is rounded down by a bound on its error, so that sums that cancel stay below the exact ones.
     """
-    nodes = nodes.copy()
     queue = np.flatnonzero(nodes < 0.0).tolist()
+    if not queue:
+        return nodes
+    masses, positions = nodes.tolist(), index.tolist()  # single numbers of lists are read faster than those of arrays
     left: dict[int, int] = {}
     right: dict[int, int] = {}
-    last = len(nodes) - 1
+    last = len(masses) - 1
     while queue:
         i = queue.pop()
-        mass = float(nodes[i])
+        mass = masses[i]
         if mass >= 0.0:
             continue
         below, above = left.get(i, i - 1), right.get(i, i + 1)
         if above > last:
-            last = _end_earlier(nodes, index, spacing)
-            queue = np.flatnonzero(nodes < 0.0).tolist()
+            last = _end_earlier(masses, positions, spacing)
+            queue = [j for j, value in enumerate(masses) if value < 0.0]
             continue
-        nodes[i] = 0.0
+        masses[i] = 0.0
         if below < 0:  # a negative mass may move up: the curve only falls
-            nodes[above] = _sum_from_below(float(nodes[above]), mass, 2.0)
+            masses[above] = _sum_from_below(masses[above], mass, 2.0)
         else:
             # the share p of the lower neighbor: p e^rise + (1 - p) e^-width = 1; 0 errs on the low side
-            width, rise = spacing * float(index[above] - index[i]), spacing * float(index[i] - index[below])
+            width, rise = spacing * (positions[above] - positions[i]), spacing * (positions[i] - positions[below])
             if rise > 700.0:
                 shares = 0.0, 1.0
             else:
@@ -432,13 +434,13 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
                 shares = down / (up + down), up / (up + down)
             # both shares are within (16 + 2 rise) EPS of their values
             for neighbor, share in zip((below, above), shares, strict=True):
-                nodes[neighbor] = _sum_from_below(float(nodes[neighbor]), mass * share, 20.0 + 2.0 * rise)
+                masses[neighbor] = _sum_from_below(masses[neighbor], mass * share, 20.0 + 2.0 * rise)
         left[above], right[below] = below, above
-        if below >= 0 and nodes[below] < 0.0:
+        if below >= 0 and masses[below] < 0.0:
             queue.append(below)
-        if nodes[above] < 0.0:
+        if masses[above] < 0.0:
             queue.append(above)
-    return nodes
+    return np.array(masses, dtype=np.float64)
 
 
 def _sum_from_below(value: float, moved: float, error: float) -> float:
@@ -446,21 +448,20 @@ def _sum_from_below(value: float, moved: float, error: float) -> float:
     return value + moved - EPS * (2.0 * abs(value) + (error + 2.0) * abs(moved))
 
 
-def _end_earlier(nodes: Floats, index: Index, spacing: float) -> int:
+def _end_earlier(masses: list[float], positions: list[int], spacing: float) -> int:
     """End the grid, in place, at the highest node that leaves no negative value of the curve; returns that node."""
     first = second = size = 0.0  # masses over node i: the first distribution's, the second's times e^(node i), absolute
-    for i in range(len(nodes) - 1, -1, -1):
-        value = float(nodes[i])
-        error = 8.0 * EPS * (len(nodes) - i) * (size + abs(value))
+    for i in range(len(masses) - 1, -1, -1):
+        value = masses[i]
+        error = 8.0 * EPS * (len(masses) - i) * (size + abs(value))
         if first - second >= error and value + second - error >= 0.0:
-            nodes[i] = value + second - error
-            nodes[i + 1 :] = 0.0
+            masses[i:] = [value + second - error, *[0.0] * (len(masses) - i - 1)]
             return i
         first += value
         size += abs(value)
         if i > 0:
-            second = (second + value) * math.exp(-spacing * float(index[i] - index[i - 1]))
-    nodes[:] = 0.0
+            second = (second + value) * math.exp(-spacing * (positions[i] - positions[i - 1]))
+    masses[:] = [0.0] * len(masses)
     return 0
 
 
