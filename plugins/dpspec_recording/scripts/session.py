@@ -150,8 +150,13 @@ class Session:
         @functools.wraps(method)
         def iterate(loader: Any) -> Any:
             with self._guarded():
-                for training in self.trainings:
-                    if training.is_waiting and (training.is_of(loader) or training.take(loader)):
+                owners = [training for training in self.trainings if training.is_of(loader)]
+                waiting = [training for training in reversed(self.trainings) if training.is_waiting]
+                if not owners:  # a loader that a trainer built, for the last training that it fits
+                    taken = next((training for training in waiting if training.take(loader)), None)
+                    owners = [] if taken is None else [taken]
+                for training in owners:
+                    if training.is_waiting:
                         self._begin(training)
             return method(loader)
 
