@@ -150,8 +150,13 @@ class Session:
         @functools.wraps(method)
         def iterate(loader: Any) -> Any:
             with self._guarded():
-                for training in self.trainings:
-                    if training.is_waiting and (training.is_of(loader) or training.take(loader)):
+                owners = [training for training in self.trainings if training.is_of(loader)]
+                waiting = [training for training in reversed(self.trainings) if training.is_waiting]
+                if not owners:  # a loader that a trainer built, for the last training that it fits
+                    taken = next((training for training in waiting if training.take(loader)), None)
+                    owners = [] if taken is None else [taken]
+                for training in owners:
+                    if training.is_waiting:
                         self._begin(training)
             return method(loader)
 
@@ -194,11 +199,18 @@ class Session:
             self._enter_process()
             training = PreparedTraining(engine, prepared, [peer for peer in self.trainings if peer.has_begun])
             self.trainings.append(training)
-            training.wait(functools.partial(self._begin_guarded, training))
+            training.wait(
+                functools.partial(self._begin_guarded, training), functools.partial(self._begin_inside, training)
+            )
 
     def _begin_guarded(self, training: PreparedTraining) -> None:
         with self._guarded():
             self._begin(training)
+
+    def _begin_inside(self, training: PreparedTraining) -> None:
+        """Begin a training whose trainer calls the module inside of Opacus' wrapper, unless a later one shares it."""
+        if not any(peer.shares_model_with(training) for peer in self.trainings[self.trainings.index(training) + 1 :]):
+            self._begin_guarded(training)
 
     def _begin(self, training: PreparedTraining) -> None:
         """Begin the recording of a training, or its next part."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -106,18 +107,20 @@ class PreparedTraining:
     def shares_model_with(self, peer: PreparedTraining) -> bool:
         return not self.tensors.keys().isdisjoint(peer.tensors)
 
-    def wait(self, begin: Callable[[], None]) -> None:
-        """Call ``begin`` when the model computes gradients."""
+    def wait(self, begin: Callable[[], None], begin_inside: Callable[[], None] | None = None) -> None:
+        """Call ``begin`` when the model computes gradients, and ``begin_inside`` when the one in its wrapper does."""
         module = self._module()
 
-        def observe(passing: Any, *_: Any) -> None:
+        def observe(call: Callable[[], None], passing: Any, *_: Any) -> None:
             if passing.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                begin()
+                call()
 
-        # trainers of a module call the one inside of Opacus' wrapper
-        called = [] if module is None else [module, recognized.inner_module(module)]
-        for part in {id(part): part for part in called}.values():
-            self._hooks.append(part.register_forward_pre_hook(suppressed(observe)))
+        if module is None:
+            return
+        self._hooks.append(module.register_forward_pre_hook(suppressed(partial(observe, begin))))
+        inside = recognized.inner_module(module)
+        if begin_inside is not None and inside is not module:
+            self._hooks.append(inside.register_forward_pre_hook(suppressed(partial(observe, begin_inside))))
 
     def begin(
         self,

@@ -446,3 +446,16 @@ def test_an_engine_without_make_private_is_named(script, monkeypatch):
     monkeypatch.delattr(PrivacyEngine, "make_private")
     session = script(lambda: None)
     assert "Opacus 1.0 and newer ones" in session.summary()
+
+
+def test_a_model_that_is_prepared_again_is_recorded_with_its_last_engine_alone(script):
+    data = rows()
+
+    def call():
+        model = nn.Linear(FEATURES, 2)
+        Private(data, model=model).model.to_standard_module()
+        Private(data, model=model).train()
+
+    session = script(call)
+    assert [folder.name for folder in session.folders] == ["1"]
+    assert (open_run(session.folder / "1").header.part, session.failures) == (0, [])
