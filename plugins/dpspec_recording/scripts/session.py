@@ -7,14 +7,15 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpspec.errors import DpspecError
+from dpspec.errors import DpspecError, UsageError
 from dpspec_recording.notices import say, use_lines
 from dpspec_recording.scripts.imported import Imported
+from dpspec_recording.scripts.named_values import named_values
 from dpspec_recording.scripts.patched_names import ITERATE, MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON
 
 if TYPE_CHECKING:
@@ -31,16 +32,17 @@ OWN_LOOP = (
 _current: list[Session] = []
 
 
-def start(folder: Path, *, whole: bool, summary: bool = True) -> Session:
+def start(folder: Path, *, whole: bool, summary: bool = True, public: Sequence[str] = ()) -> Session:
     """Begin to record this process, once; the session ends with the process.
 
     Args:
         folder: Training N is recorded in its subfolder N.
         whole: Whether the script has not begun.
         summary: Whether the end says where the recordings are.
+        public: The names of variables of the script that hold public data.
     """
     if not _current:
-        _current.append(Session(folder.absolute(), whole=whole, summary=summary))
+        _current.append(Session(folder.absolute(), whole=whole, summary=summary, public=public))
     return _current[0]
 
 
@@ -49,16 +51,18 @@ class Session:
 
     Attributes:
         trainings: All private trainings that the script prepared, in this order.
-        error: The exception that ended the script; the user of the session sets it.
+        error: The exception that ended the script, or the last cell of a notebook that trained; the user of the session
+            sets it.
         after_end: Called when all recordings have ended.
     """
 
-    def __init__(self, folder: Path, *, whole: bool, summary: bool) -> None:
+    def __init__(self, folder: Path, *, whole: bool, summary: bool, public: Sequence[str] = ()) -> None:
         """Begin. The arguments are as for :func:`start`."""
-        self.folder, self._whole, self._summary = folder, whole, summary
+        self.folder, self._whole, self._summary, self._public = folder, whole, summary, public
         self.trainings: list[PreparedTraining] = []
         self.error: BaseException | None = None
         self.after_end: Callable[[], None] = lambda: None
+        self._steps_of_cells = 0
         self._process, self._lock, self._depth = os.getpid(), threading.RLock(), 0
         self._steps: CountedSteps | None = None
         self._undo = contextlib.ExitStack()
@@ -161,13 +165,22 @@ class Session:
                 say(f"dpspec record: a training is not recorded: {training.failure}")
 
     def _record(self, training: PreparedTraining, *, first: bool) -> None:
+        public = self._public_data()
         earlier = [peer for peer in training.before if peer.has_begun and training.shares_model_with(peer)]
         if first and earlier and earlier[-1].folder is not None:
             with contextlib.suppress(DpspecError):  # of another dataset, for example: a separate training
-                training.begin(earlier[-1].folder, resume=True)
+                training.begin(earlier[-1].folder, resume=True, public=public)
                 return
         folder = training.folder or self._new_folder(training)
-        training.begin(folder, resume=not first)
+        training.begin(folder, resume=not first, public=public)
+
+    def _public_data(self) -> list[Any]:
+        """The public data of the script; without a variable, the training is recorded as without its name."""
+        try:
+            return named_values(self._public)
+        except UsageError as error:
+            say(f"dpspec record: {error}: the training is recorded without public data")
+            return []
 
     def _suspend(self, training: PreparedTraining) -> None:
         training.end(None)
@@ -228,6 +241,19 @@ class Session:
         if self._summary:
             say(f"dpspec record: {self.summary()}")
         self.after_end()
+
+    def after_cell(self, result: Any) -> None:
+        """A cell of a notebook has run: after Ctrl-C or an error in it, the training may go on in another cell.
+
+        Args:
+            result: IPython's, with the exception that ended the cell.
+        """
+        steps = sum(
+            training.steps + (0 if training.recorder is None else training.recorder.steps)
+            for training in self.trainings
+        )
+        if steps != self._steps_of_cells:
+            self._steps_of_cells, self.error = steps, getattr(result, "error_in_exec", None)
 
     def _note(self, training: PreparedTraining) -> None:
         if self._steps is None or not training.has_begun:

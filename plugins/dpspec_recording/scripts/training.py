@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -93,15 +93,22 @@ class PreparedTraining:
         if module is not None:
             self._hooks.append(module.register_forward_pre_hook(suppressed(observe)))
 
-    def begin(self, folder: Path, *, resume: bool) -> None:
+    def begin(self, folder: Path, *, resume: bool, public: Sequence[Any] = ()) -> None:
         """Begin the recording, or a further part of it.
+
+        Args:
+            folder: The folder of the recording.
+            resume: Whether it has an earlier part.
+            public: The public data of the script.
 
         Raises:
             UsageError: The recorder does not support a part.
         """
         self.stop_waiting()
         model, optimizer, loader, engine = self._parts()
-        training_parts = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED))
+        training_parts = Parts(
+            model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED), public=list(public) or None
+        )
         recorder = Recorder(folder, training_parts, resume=resume)
         recorder.__enter__()
         self.folder, self.recorder = folder, recorder
