@@ -33,9 +33,9 @@ def _is_library(frame: FrameType) -> bool:
 
 def _value(name: str) -> Any:
     variable, _, attribute = name.partition(".")
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and (_is_library(frame) or variable not in frame.f_locals):
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     main = vars(sys.modules["__main__"])
     if frame is None and variable not in main:
         raise UsageError(f"--public-data {name}: no variable of the script has this name when the training begins")
