@@ -3,8 +3,9 @@
 A notebook writes ``%load_ext dpspec.auto``, and ``%unload_ext dpspec.auto`` ends its recordings.
 
 The environment variable ``DPSPEC_RECORD`` names the folder of the recordings; ``run`` by default. Training N is in its
-subfolder N. Each process that imports this module records, also into the same folder. It is the same as ``dpspec
-record`` for processes that the command cannot start: see ``docs/how-to/record-a-script.md``.
+subfolder N. ``DPSPEC_CLIENT=1`` is the option ``--client`` of ``dpspec record``. Each process that imports this module
+records, also into the same folder. It is the same as ``dpspec record`` for processes that the command cannot start: see
+``docs/how-to/record-a-script.md``.
 """
 
 import os
@@ -15,7 +16,8 @@ from typing import Any
 
 def _start() -> Any:
     folder = Path(os.environ.get("DPSPEC_RECORD") or "run")
-    return import_module("dpspec_recording.scripts.session").start(folder, whole=False)
+    client = bool(os.environ.get("DPSPEC_CLIENT"))
+    return import_module("dpspec_recording.scripts.session").start(folder, whole=False, client=client)
 
 
 _session = _start()

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from support import syntax
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +46,7 @@ def counts() -> dict[str, int]:
     return {package: count for package, count in sorted(total.items()) if count}
 
 
+@pytest.mark.ci
 def test_no_package_exceeds_its_budget() -> None:
     budget = json.loads(BUDGET.read_text(encoding="utf-8"))
     above = {name: (count, budget.get(name, 0)) for name, count in counts().items() if count > budget.get(name, 0)}

@@ -114,7 +114,7 @@ def described(name: str, thing: Any, heading: str = "##", *, members: bool = Tru
 
 
 def _with_fields(lines: list[str], thing: Any) -> list[str]:
-    """Add types and defaults to the list of attributes, and the names of the other fields."""
+    """Add types and defaults to the list of attributes, and the other fields."""
     fields = {f.name: _field(f).replace("'", '"') for f in dataclasses.fields(thing)}
     shown: set[str] = set()
     typed = []
@@ -125,7 +125,7 @@ def _with_fields(lines: list[str], thing: Any) -> list[str]:
             shown |= set(names)
             line = f"- {', '.join(f'`{fields[name]}`' for name in names)}: {line[entry.end() :]}"
         typed.append(line)
-    rest = [f"`{name}`" for name in fields if name not in shown]
+    rest = [f"`{field}`" for name, field in fields.items() if name not in shown]
     return [*typed, "", f"Fields: {', '.join(rest)}."] if rest else typed
 
 

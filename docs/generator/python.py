@@ -9,7 +9,7 @@ from types import ModuleType
 import dpspec
 import dpspec.contract as contract
 from dpspec import executors
-from dpspec.contract import DpspecHooks, attacks, catalog, events
+from dpspec.contract import DpspecHooks, attacks, catalog, events, executed
 from generator.markdown import described, prose, tidy
 
 _PLUGIN = (
@@ -81,6 +81,9 @@ def plugin_page() -> str:
             lines += _named(name, contract) if name in contract.__all__ else []
     decorators = ", ".join(f"[`{name}`](python.md#{name})" for name in _DECORATORS)
     lines += ["## Decorators\n", f"For functions of [a project's file](../how-to/own-model.md): {decorators}.\n"]
+    lines += [f"## Executed trainings: `{executed.__name__}`\n", f"{prose(executed.__doc__)[0]}\n"]
+    for name, thing in vars(executed).items():
+        lines += _named(name, executed) if getattr(thing, "__module__", "") == executed.__name__ else []
     lines += [f"## Attacks: `{attacks.__name__}`\n", "The types that `dpspec_attacks` yields and receives.\n"]
     for name in attacks.__all__:
         lines += _named(name, attacks)

@@ -1,12 +1,15 @@
 """A dominating pair of one step of truncated Poisson batches for a single record: Theorem 4b.
 
 ``docs/explanation/proofs/truncated-poisson.md`` has the proof. A batch in which the record displaced another one is
-compared with batches of three sizes at once. Distances depend on the inner products of the others with the record.
-Their median is unknown: the pair's profile is the largest one over intervals of the median.
+compared with batches of three sizes at once. All gradients may be taken for unit vectors. Distances then depend on
+their inner products with the record, whose median is unknown: the pair's profile is the largest one over intervals of
+the median and of one more inner product.
 """
 
 import functools
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,23 +17,40 @@ from scipy.special import ndtr
 
 from dpspec.accounting.discrete import Discrete
 from dpspec.accounting.gaussian import normal_masses
+from dpspec.accounting.grid import SMALLEST
 from dpspec.accounting.numerics import Floats
 from dpspec.accounting.truncated_poisson import Batches, TruncatedPoisson
 
-#: Intervals of the median, and shares of the batches of cap - 2 records that are compared with displaced records.
-_MEDIANS, _SHARES = np.linspace(0.0, 1.0, 11), (0.0, 0.5, 0.85)
+#: Edges of intervals of the angle of the median beyond a right one, and of a favorable record's angle below that.
+_MEDIANS = np.radians([*np.linspace(0.0, 45.0, 13), 50.0, 56.0, 64.0, 72.0, 81.0, 90.0])
+_FAVORABLE = np.radians([0.0, 2.0, 6.0, 13.0, 25.0, 45.0, 70.0, 95.0])
 
-#: Numbers of losses, of nodes of an integral, and of compositions of batches; their reach in standard deviations.
-_LOSSES, _NODES, _COMPOSITIONS, _REACH = 180, 48, 7, 10.0
+#: The angle of the median beyond a right one that mostly is the worst: first, so that other ones need fewer bounds.
+_WORST = 0.6
+
+#: Shares of the batches of cap - 2 records that are compared with displaced records.
+_SHARES = (0.5, 0.0, 0.3, 0.75)
+
+#: The number of losses, and the reach of losses and integrals in standard deviations.
+_LOSSES, _REACH = 180, 10.0
+
+#: Numbers of favorable records in a batch in standard deviations. Fewer than the first count as this.
+_COMPOSITIONS = np.array([-2.0, 0.0, 2.5, 5.0, 7.0])
+
+#: Nodes of an integral in standard deviations.
+_NODES = np.concatenate((np.linspace(-_REACH, -5.0, 4), np.linspace(-5.0, 5.0, 27)[1:-1], np.linspace(5.0, _REACH, 4)))
 
 #: ln of the smallest relative distance of a loss from the lowest one.
 _LOWEST = 16.0
 
-#: Smallest distance of a smaller batch across the record's direction.
-_ACROSS = 0.5
+#: Smallest distance of the other batches across the record's direction.
+_ACROSS = 1e-3
 
-#: Bisections of a root: the error of an integral is of second order.
-_BISECTIONS = 30
+#: Steps of Newton's method, and the error of a root at which they end: an integral's error is of second order.
+_STEPS, _CONVERGED = 60, 1e-6
+
+#: The smallest slope of a root, and the range of roots: beyond it an integral is its limit.
+_FLATTEST, _ROOTS = 1e-6, (-40.0, 80.0)
 
 #: Relative errors charged to masses of batches, which have 4e-9, and to a profile.
 _CHARGED, _ROUNDED = 8e-9, 1e-8
@@ -80,7 +100,7 @@ class _Profile:
         slope = 1.0 / self.step.noise_multiplier
         lowest = max(-_REACH, 0.5 * slope - _LOWEST / slope)
         middle, highest = 0.7 * _REACH + slope, 2.0 * _REACH + 4.0 * slope
-        z = np.append(np.linspace(lowest, middle, _LOSSES, endpoint=False), np.linspace(middle, highest, _LOSSES // 3))
+        z = np.append(np.linspace(lowest, middle, _LOSSES, endpoint=False), np.linspace(middle, highest, _LOSSES // 6))
         return np.asarray(self.step.rate * np.expm1(slope * z - 0.5 * slope * slope))
 
     def largest(self) -> tuple[Floats, Floats]:
@@ -94,11 +114,19 @@ class _Profile:
             self._of_one_fewer(ratios[low]), self._of_full(ratios[low]) + self._gain, slope
         )
         high = ratios[~low]
-        opposed = self._compared(high, [(1.0, 1.0, 0.0)], 1.0, 0.0, 0.0) + two_before * poisson[~low]
-        by_median = self._by_median(high, 0.0, 0.0, 0.0)
-        for least, most in zip(_MEDIANS[:-1].tolist(), _MEDIANS[1:].tolist(), strict=True):
-            alternatives = [self._by_median(high, least, most, share) for share in _SHARES]
-            by_median = np.maximum(by_median, np.min(alternatives, axis=0))
+        opposed = self._compared(high, [(1.0, 1.0, 0.0)], math.pi, 0.0, 0.0) + two_before * poisson[~low]
+        by_median = self._by_median(high, 0.5 * math.pi, 0.5 * math.pi, 0.0)
+        intervals = sorted(itertools.pairwise(_MEDIANS.tolist()), key=lambda ends: abs(sum(ends) / 2.0 - _WORST))
+        for least, most in intervals:
+            for angles in _angles(least, most):
+                least_bound, still_larger = np.full_like(high, math.inf), np.arange(len(high))
+                for share in _SHARES:
+                    alternative = self._by_median(high[still_larger], *angles, share)
+                    least_bound[still_larger] = np.minimum(least_bound[still_larger], alternative)
+                    still_larger = still_larger[least_bound[still_larger] > by_median[still_larger]]
+                    if not len(still_larger):
+                        break
+                by_median[still_larger] = least_bound[still_larger]
         profile[~low] = np.minimum(opposed, by_median)
         profile = (profile + self.batches.fewer(cap - 2) * poisson) * (1.0 + _ROUNDED)
         return np.append(-rate, ratios), np.append(rate, profile)
@@ -118,14 +146,21 @@ class _Profile:
         """The same for cap - 1 others, if the record was not drawn."""
         return -(1.0 - _CHARGED) * self.batches.without_group(self.step.cap - 1) * (self.step.rate + ratios)
 
-    def _by_median(self, ratios: Floats, least: float, most: float, share: float) -> Floats:
-        """The profile of batches of cap - 2 or more others, if the median is from ``least`` to ``most``."""
+    def _by_median(self, ratios: Floats, favorable: float, unfavorable: float, share: float) -> Floats:
+        """The profile of batches of cap - 2 or more others, whose means are at these angles to the record's gradient.
+
+        Args:
+            ratios: e^epsilon - 1, (n,).
+            favorable: the angle of the mean of a batch with one record more.
+            unfavorable: the angle of the mean of a batch with one record less.
+            share: the share of the latter that is compared with displaced records.
+        """
         rate, cap = self.step.rate, self.step.cap
         two_before = self.batches.without_group(cap - 2)
         alone = _call(
             -(1.0 - share) * two_before * (rate + ratios), two_before * rate, 1.0 / self.step.noise_multiplier
         )
-        return alone + self._compared(ratios, self._compositions, most, least, share)
+        return alone + self._compared(ratios, self._compositions, favorable, unfavorable, share)
 
     @functools.cached_property
     def _compositions(self) -> list[tuple[float, float, float]]:
@@ -145,7 +180,7 @@ class _Profile:
         smaller = (cap - 1.0 - t) / (unfavorable - cap + 2.0 + t) * ((n - cap + 2.0) / max(cap - 1.0, 1.0))
         mean = float(weights @ t)
         std = math.sqrt(max(float(weights @ (t - mean) ** 2), 0.0))
-        chosen = np.rint(mean + std * np.linspace(-7.0, 7.0, _COMPOSITIONS)).astype(np.int64)
+        chosen = np.rint(mean + std * _COMPOSITIONS).astype(np.int64)
         nodes = np.unique(np.clip(chosen, t[0], t[-1])) - t[0]
         index = np.arange(len(t))
         after = np.clip(np.searchsorted(nodes, index, side="right"), 1, max(len(nodes) - 1, 1))
@@ -169,31 +204,50 @@ class _Profile:
         ]
 
     def _compared(
-        self, ratios: Floats, compositions: list[tuple[float, float, float]], most: float, least: float, share: float
+        self,
+        ratios: Floats,
+        compositions: list[tuple[float, float, float]],
+        favorable: float,
+        unfavorable: float,
+        share: float,
     ) -> Floats:
         """The part of batches with displaced records, where the excess of full batches is below 0, (n,)."""
         slope, gain = 1.0 / self.step.noise_multiplier, self._gain
-        across = max(math.sqrt(1.0 - least * least), _ACROSS)
-        far = math.sqrt(1.0 - most * most) if share == 0.0 else (1.0 + least * most) / across * (1.0 + 1e-12)
-        far = max(far, 1e-3)
-        u, node_weights, outside = _lognormal_nodes(slope * far)
+        along_x, along_y = slope * math.cos(favorable), slope * math.cos(unfavorable)
+        across_x, across_y = (slope * max(math.sin(angle), _ACROSS) for angle in (favorable, unfavorable))
+        u, node_weights, outside = _lognormal_nodes(max(across_x, across_y) if share > 0.0 else across_x)
         one_fewer = self._of_one_fewer(ratios)[:, None]
-        larger = self._of_full(ratios)[:, None] * np.exp(slope * far * u - 0.5 * (slope * far) ** 2)
+        larger = self._of_full(ratios)[:, None] * np.exp(across_x * u - 0.5 * across_x * across_x)
         two_before = share * (1.0 - _CHARGED) * self.batches.without_group(self.step.cap - 2)
         smaller = -two_before * (self.step.rate + ratios)[:, None]
-        smaller = smaller * np.exp(slope * across * u - 0.5 * (slope * across) ** 2)
+        smaller = smaller * np.exp(across_y * u - 0.5 * across_y * across_y)
         total = np.zeros_like(ratios)
         for weight, above, below in compositions:
-            terms = [
-                (above * larger, -most * slope),
-                (one_fewer, 0.0),
-                (below * smaller, least * slope),
-                (np.full((1, 1), gain), slope),
-            ]
+            if above == below == 0.0:
+                total += weight * _call(one_fewer[:, 0], gain, slope)
+                continue
+            losses = [(above * larger, along_x), (one_fewer, 0.0), (below * smaller, along_y)]
             if share == 0.0:
-                del terms[2]
-            total += weight * (_crossing(terms) @ node_weights + gain * outside)
+                del losses[2]
+            total += weight * (_crossing(losses, gain, slope) @ node_weights + gain * outside)
         return total
+
+
+def _angles(least: float, most: float) -> Iterator[tuple[float, float]]:
+    """Angles to the record's gradient that cover all inner products with the others, for a median in an interval.
+
+    The angle of the median is a right one and ``least`` to ``most``. The mean of a batch with one unfavorable record
+    less has at most a right angle less ``least``. The angle of a favorable record, and of the mean of a batch with one
+    more, is in one of several intervals: if it may be as small, both means may be one.
+    """
+    right = 0.5 * math.pi
+    nearest = right - least
+    for largest, smallest in itertools.pairwise([*(right + most - _FAVORABLE).tolist(), 0.0]):
+        if smallest <= nearest:
+            farthest = max(largest, nearest)
+            yield farthest, farthest
+            return
+        yield largest, largest - (smallest - nearest)
 
 
 def _call(loss: Floats, gain: Floats | float, slope: float) -> Floats:
@@ -205,22 +259,33 @@ def _call(loss: Floats, gain: Floats | float, slope: float) -> Floats:
     return np.maximum(value, 0.0)
 
 
-def _crossing(terms: list[tuple[Floats, float]]) -> Floats:
-    """E[max(sum of c exp(a z - a^2 / 2), 0)] for pairs (c, a), the last a the largest and its c alone above 0."""
-    shape = np.broadcast_shapes(*(c.shape for c, _ in terms))
-    low, high = np.full(shape, -40.0), np.full(shape, 80.0)
-    for _ in range(_BISECTIONS):
-        z = 0.5 * (low + high)
-        above = sum(c * np.exp(a * z - 0.5 * a * a) for c, a in terms) > 0.0
-        low, high = np.where(above, low, z), np.where(above, z, high)
-    z = 0.5 * (low + high)
-    value: Floats = np.asarray(sum(c * ndtr(a - z) for c, a in terms))
-    return np.maximum(value, 0.0)
+def _crossing(losses: list[tuple[Floats, float]], gain: float, slope: float) -> Floats:
+    """E[max(gain exp(slope z - slope^2 / 2) + sum of c exp(a z - a^2 / 2), 0)] for pairs (c, a), c < 0, a < ``slope``.
+
+    ln of the sum of the losses less ln of the gain is convex in z and falls. It is positive where a single loss equals
+    the gain, and from there Newton's method rises to the root.
+    """
+    log_gain = math.log(gain) - 0.5 * slope * slope
+    logs = [np.log(np.maximum(-c, SMALLEST)) - 0.5 * a * a - log_gain for c, a in losses]
+    falls = [max(slope - a, _FLATTEST) for _, a in losses]
+    z = functools.reduce(np.maximum, (log / fall for log, fall in zip(logs, falls, strict=True)))
+    z = np.clip(z, *_ROOTS)
+    for _ in range(_STEPS):
+        ratios = [np.exp(np.clip(log - fall * z, -700.0, 600.0)) for log, fall in zip(logs, falls, strict=True)]
+        total = functools.reduce(np.add, ratios)
+        steepness = functools.reduce(np.add, (fall * part for fall, part in zip(falls, ratios, strict=True)))
+        previous, z = z, np.clip(z + np.log(total) * total / steepness, *_ROOTS)
+        if np.max(np.abs(z - previous), initial=0.0) < _CONVERGED:
+            break
+    excess: Floats = gain * ndtr(slope - z)
+    for c, a in losses:
+        excess = excess + c * ndtr(a - z)
+    return np.maximum(excess, 0.0)
 
 
 def _lognormal_nodes(slope: float) -> tuple[Floats, Floats, float]:
     """Nodes u, weights whose sums are at least means of convex functions of exp(slope u), and the mass outside."""
-    u = np.linspace(-_REACH, _REACH, _NODES)
+    u = _NODES
     values = np.exp(slope * u - 0.5 * slope * slope)
     masses, means = normal_masses(u), normal_masses(u - slope)
     right = np.clip((means - values[:-1] * masses) / np.diff(values), 0.0, masses)

@@ -28,9 +28,6 @@ WIDE = 0.5
 #: The widest cell in loss: its exponential is a double.
 WIDEST = 300.0
 
-#: Below this width of a cell the rounding of masses is charged to losses.
-_NARROW = 1e-9
-
 #: A mass that many roundings may lose. It is charged; more is a fault.
 BOOKS = 1e-9
 
@@ -360,10 +357,8 @@ def discretize_from_below(cells: Cells) -> Atoms:
     added[1:] += down * pulls[1:]
     added[:-1] += up * pulls[:-1]
     nodes = nodes + added - removed - 8.0 * EPS * (nodes + added + removed)
-    masses, moves = remove_kinks(nodes, np.asarray(cells.spacing * cells.index, dtype=np.float64))
-    # a rounded mass next to a narrow cell is a different loss
-    moved = 8.0 * EPS * (8.0 + min(moves, len(nodes))) if cells.spacing < _NARROW and moves > 0 else 0.0
-    below = Atoms(cells.lowest, cells.spacing, cells.index, masses, cells.infinite, cells.shift + moved)
+    masses = remove_kinks(nodes, cells.index, cells.spacing)
+    below = Atoms(cells.lowest, cells.spacing, cells.index, masses, cells.infinite, cells.shift)
     return below.at_most_one(_rounding_of(cells))
 
 
@@ -404,59 +399,69 @@ def _pulls(cells: Cells, nodes: Floats) -> Floats:
     return pulls
 
 
-def remove_kinks(nodes: Floats, losses: Floats) -> tuple[Floats, int]:
-    """Non-negative masses on the same ``losses``, whose curve is below the curve of ``nodes``; (n,) each.
+def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
+    """Non-negative masses on the same losses spacing * index, whose curve is below the curve of ``nodes``; (n,) each.
 
-    Also the number of masses that moved: each move rounds them.
+    Each sum is rounded down by a bound on its error, so that sums that cancel stay below the exact ones.
     """
-    nodes = nodes.copy()
     queue = np.flatnonzero(nodes < 0.0).tolist()
     if not queue:
-        return nodes, 0
+        return nodes
+    masses, positions = nodes.tolist(), index.tolist()  # single numbers of lists are read faster than those of arrays
     left: dict[int, int] = {}
     right: dict[int, int] = {}
-    last, moves = len(nodes) - 1, 0
+    last = len(masses) - 1
     while queue:
         i = queue.pop()
-        mass = float(nodes[i])
+        mass = masses[i]
         if mass >= 0.0:
             continue
         below, above = left.get(i, i - 1), right.get(i, i + 1)
-        moves += 1
         if above > last:
-            last = _end_earlier(nodes, losses)
-            queue = np.flatnonzero(nodes < 0.0).tolist()
+            last = _end_earlier(masses, positions, spacing)
+            queue = [j for j, value in enumerate(masses) if value < 0.0]
             continue
-        nodes[i] = 0.0
+        masses[i] = 0.0
         if below < 0:  # a negative mass may move up: the curve only falls
-            nodes[above] += mass
+            masses[above] = _sum_from_below(masses[above], mass, 2.0)
         else:
             # the share p of the lower neighbor: p e^rise + (1 - p) e^-width = 1; 0 errs on the low side
-            width, rise = float(losses[above] - losses[i]), float(losses[i] - losses[below])
-            share = 0.0 if rise > 700.0 else math.expm1(-width) / (math.expm1(-width) - math.expm1(rise))
-            nodes[below] += mass * share
-            nodes[above] += mass * (1.0 - share)
+            width, rise = spacing * (positions[above] - positions[i]), spacing * (positions[i] - positions[below])
+            if rise > 700.0:
+                shares = 0.0, 1.0
+            else:
+                up, down = math.expm1(rise), -math.expm1(-width)
+                shares = down / (up + down), up / (up + down)
+            # both shares are within (16 + 2 rise) EPS of their values
+            for neighbor, share in zip((below, above), shares, strict=True):
+                masses[neighbor] = _sum_from_below(masses[neighbor], mass * share, 20.0 + 2.0 * rise)
         left[above], right[below] = below, above
-        if below >= 0 and nodes[below] < 0.0:
+        if below >= 0 and masses[below] < 0.0:
             queue.append(below)
-        if nodes[above] < 0.0:
+        if masses[above] < 0.0:
             queue.append(above)
-    return np.asarray(nodes * (1.0 - 8.0 * EPS * (1.0 + min(moves, len(nodes)))), dtype=np.float64), moves
+    return np.array(masses, dtype=np.float64)
 
 
-def _end_earlier(nodes: Floats, losses: Floats) -> int:
+def _sum_from_below(value: float, moved: float, error: float) -> float:
+    """A lower bound of the sum, where ``moved`` has a relative error of at most ``error`` EPS."""
+    return value + moved - EPS * (2.0 * abs(value) + (error + 2.0) * abs(moved))
+
+
+def _end_earlier(masses: list[float], positions: list[int], spacing: float) -> int:
     """End the grid, in place, at the highest node that leaves no negative value of the curve; returns that node."""
-    first = second = 0.0  # masses over node i: the first distribution's, and the second's times e^(node i)
-    for i in range(len(nodes) - 1, -1, -1):
-        value = float(nodes[i])
-        if first >= second and value + second >= 0.0:
-            nodes[i] = value + second
-            nodes[i + 1 :] = 0.0
+    first = second = size = 0.0  # masses over node i: the first distribution's, the second's times e^(node i), absolute
+    for i in range(len(masses) - 1, -1, -1):
+        value = masses[i]
+        error = 8.0 * EPS * (len(masses) - i) * (size + abs(value))
+        if first - second >= error and value + second - error >= 0.0:
+            masses[i:] = [value + second - error, *[0.0] * (len(masses) - i - 1)]
             return i
         first += value
+        size += abs(value)
         if i > 0:
-            second = (second + value) * math.exp(float(losses[i - 1] - losses[i]))
-    nodes[:] = 0.0
+            second = (second + value) * math.exp(-spacing * (positions[i] - positions[i - 1]))
+    masses[:] = [0.0] * len(masses)
     return 0
 
 

@@ -27,8 +27,8 @@ from dpspec.accounting.numerics import (
     Direction,
     Floats,
     Index,
-    bisect,
     bounded_effect,
+    crossing,
     inside,
     log_or_minus_infinity,
     one_direction,
@@ -43,6 +43,9 @@ _ALIGNMENTS = 6
 
 #: The smallest rate: below, no exponential in float64 reaches its inverse.
 _RAREST = 1e-300
+
+#: From this l on, e^l nearly overflows.
+_FAR = 700.0
 
 #: The minimum number of steps of a grid.
 _FEWEST = 4
@@ -186,13 +189,16 @@ class Laplace(Pair):
             """With the record e^((l - m) / 2) / 2 up to l, without it 1 - e^-((l + m) / 2) / 2."""
             return 0.5 * (end - self.edge) + math.log(0.5) - math.log1p(-0.5 * math.exp(-0.5 * (end + self.edge)))
 
-        def fits(end: float) -> bool:
-            reach, middle = self.losses(np.array([end, merged(end)])).tolist()
-            return bool(reach - middle <= spacing)
+        def loss(end: float) -> float:
+            """``losses`` of one l, without an error bound: outcomes up to any end may be merged."""
+            return math.log1p(self.rate * math.expm1(end)) if end < _FAR else end + math.log(self.rate)
 
-        if fits(self.edge):
+        def slack(end: float) -> float:
+            return spacing - (loss(end) - loss(merged(end)))
+
+        if slack(self.edge) >= 0.0:
             return None
-        end, _ = bisect(fits, -self.edge, self.edge)
+        end, _ = crossing(slack, -self.edge, self.edge)
         return end, merged(end)
 
     def merged_bins(self, l: Floats, pile: tuple[float, float], direction: Direction) -> Bins:  # noqa: E741

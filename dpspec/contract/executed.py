@@ -51,6 +51,26 @@ class FiredRule:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExecutedNoise:
+    """The generator of an executed training's noise.
+
+    Attributes:
+        generator: Its name, such as ``torch's CPU generator``.
+        seed_bits: The number of bits of its seed, of 64; None if it is unknown.
+        draws: The number of draws whose sum is one value: 4 with ``secure_mode`` of Opacus.
+        integers: Whether contributions and noise are integers, drawn and added exactly.
+        revealed: A lower bound on delta at every finite epsilon for an adversary who chooses gradients and sees noisy
+            sums, because the generator's numbers end (``proofs/floating-point.md``, Theorem F1); 0 if none is known.
+    """
+
+    generator: str
+    seed_bits: int | None = None
+    draws: int = 1
+    integers: bool = False
+    revealed: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExecutedOrigin:
     """The origin of an executed training; empty texts are unknown.
 
@@ -63,6 +83,7 @@ class ExecutedOrigin:
         records: The number of records.
         indices: SHA-256 of a salt in the folder and the indices of a subset; empty for other datasets.
         federated: Whether the records are clients of a server.
+        noise: The generator of the noise; None if it is unknown.
     """
 
     began: str
@@ -73,6 +94,7 @@ class ExecutedOrigin:
     records: int | None = None
     indices: str = ""
     federated: bool = False
+    noise: ExecutedNoise | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +139,7 @@ class ExecutedSection:
         phases_alone: Whether the bounds count only Poisson samples with the noise and rates of the phases; not if they
             charge for omitted or filled batches, or for adaptive clip norms.
         advice: What may be wrong, for the checks that are rejected.
+        retraining: How a training with a smaller epsilon differs, as an imperative; empty without such advice.
         assumes: Names of everything that a proof assumes.
         assumed: Names that the user assumes (``--assume``).
         public: Names of hyperparameters that the user declares public (``--public``).
@@ -142,6 +165,7 @@ class ExecutedSection:
     more_phases: int = 0
     phases_alone: bool = False
     advice: tuple[str, ...] = ()
+    retraining: str = ""
     assumes: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
     public: tuple[str, ...] = ()

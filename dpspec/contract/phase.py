@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.sampling import Sampling
 
+#: The name of discrete Gaussian noise, on the grid of the contributions.
+DISCRETE = "discrete-gaussian"
+
 
 class Phase(FrozenMap):
     """Steps with the same parameters: a mapping of the mechanism's options for them with typed attributes.
@@ -67,7 +70,7 @@ class Phase(FrozenMap):
 
     @property
     def noise(self) -> str:
-        """Noise distribution: ``gaussian`` (default) or ``laplace``."""
+        """Noise distribution: ``gaussian`` (default), ``laplace`` or ``discrete-gaussian``."""
         return str(self.get("noise", "gaussian"))
 
     @property

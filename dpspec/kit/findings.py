@@ -77,6 +77,7 @@ _DP_SGD: Mapping[str, str] = {
     "sampling": "batches are drawn by the declared scheme, afresh each step",
     "steps": "the number of updates is exactly the declared one",
     "data-independent-hyperparameters": "rate, divisor and schedule do not depend on rows",
+    "exact-arithmetic": "noise and sums are real numbers: the bits of floating-point noise release more",
 }
 
 

@@ -7,7 +7,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, TypeVar
 
+from dpspec import decimals
 from dpspec.contract import Finding, Json
+from dpspec.contract.executed import ExecutedNoise
 from dpspec.contract.results import AuditResult, Result, Verdict, claim_block, open_cautions
 from dpspec.language.blocks import SELECTION
 from dpspec.reporters import words
@@ -23,6 +25,7 @@ from dpspec.reporters.provenance import (
     training_versions,
 )
 from dpspec.reporters.risk import SCALE_NOTE, highest_rate
+from dpspec.results.executed_noise import by_own_loop, executed_noise
 from dpspec.results.status import is_control, narrowed_data
 from dpspec.text import joined
 
@@ -178,7 +181,7 @@ def lines(result: Result, audit: AuditResult) -> tuple[Line, ...]:
             "side-channels",
             "Side channels",
             facts.get("side_channels"),
-            "the generator of the noise, and timing",
+            "timing is not covered",
         ),
         _utility(audit),
         _answer(
@@ -478,26 +481,40 @@ def _data(audit: AuditResult) -> Line:
 
 
 def _floating_point(audit: AuditResult) -> Line:
-    origin = None if audit.recording is None else audit.recording.origin
+    origin, noise = None if audit.recording is None else audit.recording.origin, executed_noise(audit)
     ran = ""
     if origin is not None and origin.dtypes:
         ran = joined(origin.dtypes)
-    elif audit.trials and audit.document.get("model") and all(map(_by_own_loop, audit.trials)):
+    elif audit.trials and audit.document.get("model") and all(map(by_own_loop, audit.trials)):
         ran = "float32"
-    condition = "the bounds assume noise of real numbers"
-    if not ran:
-        return Line(
-            "floating-point", "Floating point", "not covered", f"the number type of the run is unknown; {condition}"
-        )
     coverage: Coverage = "observed" if origin is not None else "declared"
-    return Line("floating-point", "Floating point", coverage, f"sums and noise were in {ran}; {condition}")
+    facts = [] if noise is None else [*noise_facts(noise)]
+    if noise is not None and noise.integers:
+        texts = ["contributions and noise were integers, drawn and added exactly", *facts]
+    elif ran:
+        texts = [f"sums and noise were in {ran}", *facts, _REAL_NUMBERS]
+    else:
+        coverage, texts = "not covered", ["the number type of the run is unknown", *facts, _REAL_NUMBERS]
+    return Line("floating-point", "Floating point", coverage, "; ".join(texts))
 
 
-def _by_own_loop(trial: object) -> bool:
-    """Whether one of dpspec's loops made a trial: they train in full float32."""
-    by = getattr(trial, "recorded", {}).get("by")
-    backend = by.get("backend") if isinstance(by, Mapping) else None
-    return isinstance(backend, Mapping) and backend.get("distribution") == "dpspec"
+#: The assumption ``exact-arithmetic`` in a line.
+_REAL_NUMBERS = "the bounds assume noise of real numbers, and do not cover the low-order bits of floats"
+
+
+def noise_facts(noise: ExecutedNoise) -> Iterator[str]:
+    """The generator, its seed, the number of draws, and the delta below which its numbers allow no finite epsilon."""
+    seed = "with a seed of unknown size" if noise.seed_bits is None else f"with a seed of {noise.seed_bits} bits"
+    if noise.seed_bits == 0:
+        seed = "with a seed that follows from the spec"
+    yield f"drawn by {noise.generator} {seed}"
+    if noise.draws > 1:
+        yield f"each value is a sum of {noise.draws} draws, which makes differences of floats rare and proves no bound"
+    if noise.revealed > 0.0:
+        yield (
+            "its float32 numbers end at 5.77 standard deviations: no finite epsilon holds below delta "
+            f"{decimals.lower(noise.revealed)} for an adversary who chooses gradients and sees noisy sums"
+        )
 
 
 def _utility(audit: AuditResult) -> Line:

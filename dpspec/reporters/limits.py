@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from dpspec import decimals
 from dpspec.contract.results import AuditResult, Result
 from dpspec.reporters import words
+from dpspec.results.executed_noise import executed_noise
 from dpspec.results.origins import origin_summary, version_notices
 from dpspec.tested_versions import untested_versions
 from dpspec.text import joined
 
 #: Limits of every audit.
 ALWAYS = (
-    "No number here covers floating-point behavior of the noise, timing or other side channels.",
+    "No upper bound here covers floating-point behavior of the noise, timing or other side channels.",
     "Each claim covers one mechanism: other releases from the same data are not counted.",
 )
 
@@ -70,7 +71,28 @@ def _audit(audit: AuditResult) -> Iterator[str]:
         yield f"Some upper values of {name} hold only for datasets of at least {least} records."
     for kind in sorted({scope.neighbours for scope in uppers} - {"all"}):
         yield f"Some upper values of {name} hold only between neighbours of the kind {kind!r}."
+    noise = executed_noise(audit)
+    if noise is not None and noise.revealed > 0.0:
+        yield (
+            f"The noise of {name} was drawn by {noise.generator} in float32, whose numbers end at 5.77 standard "
+            "deviations: for an adversary who chooses gradients and sees noisy sums, no finite epsilon holds below "
+            f"delta {decimals.lower(noise.revealed)}. Bounds assume noise of real numbers; "
+            "noise: discrete-gaussian needs no such assumption."
+        )
     yield from large_deltas(audit).values()
+
+
+def real_numbers(audit: AuditResult) -> str:
+    """What the claims assume of the noise if its float32 numbers reveal more than a claimed delta; otherwise empty.
+
+    A sentence without a full stop.
+    """
+    noise = executed_noise(audit)
+    claims = [claim for claim in audit.document.get("claims", ()) if isinstance(claim.get("delta"), int | float)]
+    if noise is None or not any(claim["delta"] < noise.revealed for claim in claims):
+        return ""
+    floor = decimals.lower(noise.revealed, digits=2)
+    return f"noise has real numbers: in float32, no finite epsilon holds below delta {floor}"
 
 
 def large_deltas(audit: AuditResult) -> dict[str, str]:

@@ -198,22 +198,6 @@ def _failure(audit: AuditResult, verdict: Verdict, *, claim: str) -> str:
     return f"{name} {label}: {claimed}{deciding}"
 
 
-#: The words of a bound's method for adaptive clipping, which charges its noisy count.
-_ADAPTIVE = "adaptive clipping"
-
-
-def retraining(audit: AuditResult) -> str:
-    """Advice on the schedule of a recorded training whose epsilon exceeds the claim."""
-    if any(_ADAPTIVE in finding.method for finding in audit.findings if finding.bound == "upper"):
-        return (
-            "train with a larger unclipped_num_std or noise multiplier, a smaller rate or fewer steps, or with flat "
-            "clipping"
-        )
-    return (
-        "train with a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"
-    )
-
-
 def remedies(audit: AuditResult) -> Iterator[str]:
     """Changes that would prove the failed claims, each alone, with the present values."""
     for remedy in audit.remedies:
@@ -225,8 +209,9 @@ def remedies(audit: AuditResult) -> Iterator[str]:
         for v in failed
         if v.provable is not None and math.isfinite(v.provable) and v.verdict in ("open", "refuted")
     ]
-    if audit.recording is not None and any(v.claimed is not None and v.claimed < (v.upper or 0.0) for v in failed):
-        yield retraining(audit)
+    retraining = "" if audit.recording is None else audit.recording.retraining
+    if retraining and any(v.claimed is not None and v.claimed < (v.upper or 0.0) for v in failed):
+        yield retraining
     if provable and len(provable) == len(failed):
         yield f"claim epsilon {joined(provable)} instead, which the present values prove"
 

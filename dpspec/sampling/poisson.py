@@ -104,7 +104,7 @@ class Full(SamplingScheme):
 
 
 #: Angles of the members' gradients for lower bounds of truncated batches (Theorem 5a).
-REVEALING = (0.5 * math.pi, 0.0, 0.3)
+REVEALING = (0.5 * math.pi, 0.0, 0.2, 0.3)
 
 
 class TruncatedPoissonTheory(PoissonTheory):

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import special
 
+from dpspec.accounting.float_noise import exceeded_by_float32
+from dpspec.accounting.numerics import bisect
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 
@@ -31,6 +33,9 @@ _EXPONENTS = np.array([0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0])
 
 #: Probability that a value of full precision ends in six or more zero bits, at most (2^-6, doubled).
 COARSE = 2.0**-5
+
+#: Absolute values from which torch's float32 numbers differ from normal ones in probability.
+_FAR = 4.0
 
 _Z = float(special.ndtri(POWER))
 
@@ -124,6 +129,9 @@ def extreme(largest: float, numbers: float, rounding: float, test: str) -> Measu
     Noise that is cut at c standard deviations has no value above c, although ``numbers`` 2 Q(c) of them should be. An
     output beyond the cut is impossible without the record that moved it there, so that no epsilon is finite.
 
+    The numbers of torch's float32 generator end at 5.77, which shows from two billion numbers on. They count as normal
+    here: the result states the delta that they reveal.
+
     Args:
         largest: The largest absolute value, in standard deviations.
         numbers: The number of values.
@@ -134,12 +142,31 @@ def extreme(largest: float, numbers: float, rounding: float, test: str) -> Measu
         The measurement; ``detectable`` is the distance of a cut that is found from the median of the largest value,
         relative to this median. P[max <= m] = (1 - 2 Q(m))^numbers.
     """
-    log_below = numbers * float(np.log1p(-min(1.0, 2.0 * float(special.ndtr(-largest - rounding)))))
+    log_below = _log_below(largest + rounding, numbers)
     log_not_below = numbers * float(np.log1p(-min(1.0, 2.0 * float(special.ndtr(rounding - largest)))))
     p_value = min(1.0, 2.0 * min(math.exp(log_below), -math.expm1(log_not_below)))
-    median, cut = (_largest_at(log_p, numbers) for log_p in (math.log(0.5), math.log(0.5 * LEVEL)))
+    median, cut = _largest_at(math.log(0.5), numbers), _largest_found_cut(numbers)
     detectable = 1.0 - (cut - rounding) / median if median > 0.0 else 1.0
     return Measurement(test, median, largest, p_value, detectable if cut > rounding else None)
+
+
+@functools.cache
+def _largest_found_cut(numbers: float) -> float:
+    """The largest value at which a cut of ``numbers`` is rejected."""
+    most = _largest_at(math.log(0.5), numbers)
+    cut, _ = bisect(lambda end: _log_below(end, numbers) <= math.log(0.5 * LEVEL), 0.0, most, relative=1e-12)
+    return cut
+
+
+def _log_below(value: float, numbers: float) -> float:
+    """Logarithm of the probability that none of ``numbers`` exceeds ``value`` in absolute value.
+
+    The larger one of the probabilities of normal numbers and of torch's in float32.
+    """
+    exceeded = 2.0 * float(special.ndtr(-value))
+    if value >= _FAR:
+        exceeded = min(exceeded, exceeded_by_float32(value))
+    return -math.inf if exceeded >= 1.0 else numbers * math.log1p(-exceeded)
 
 
 def _largest_at(log_p: float, numbers: float) -> float:

@@ -11,6 +11,21 @@ A whole test file of a plugin that audits the mechanism ``demo``::
 The plugin must be installed. The docstring of every test states a requirement. Use :class:`ProviderSuite` with its
 ``family`` for a backend that does not train by DP-SGD, for example a release of counts. pytest is part of the extra
 ``dpspec[test]``.
+
+The suites also serve alone: a bound on a curve is compared with the laws of explicit neighbors, here a release with
+half of the noise for which epsilon 1 at delta 0.02 is claimed.
+
+>>> from dpspec.testing import Neighbors
+>>> from dpspec.testing.attained import exceeded
+>>> neighbors = Neighbors(
+...     absent=lambda generator, n: generator.normal(0.0, 0.5, n),
+...     present=lambda generator, n: generator.normal(1.0, 0.5, n),
+...     log_ratio=lambda outputs: 4.0 * outputs - 2.0,
+... )
+>>> [found.direction for found in exceeded(neighbors, [(1.0, 0.02)], ["remove", "add"])]
+['remove', 'add']
+>>> list(exceeded(neighbors, [(5.0, 0.5)], ["remove", "add"]))
+[]
 """
 
 from dpspec.renames import old_names

@@ -152,6 +152,7 @@ class ProviderSuite:
     def offered(cls) -> Offered:
         """The provider under test; fails if it is not installed."""
         (family,) = [f for f in FAMILIES if f.name == cls.family]
+        require(hasattr(cls, "kind"), f"set kind in {cls.__name__} to the name of the {cls.family}")
         offers: Mapping[str, Offered] = getattr(cls.catalog(), family.field)
         broken = "; ".join(f"{b.distribution} {b.version} is broken: {b.reason}" for b in cls.catalog().broken)
         installed = f"(installed: {', '.join(offers) or 'none'}). {broken}"

@@ -1,6 +1,12 @@
 """Canaries: gradients along orthonormal directions, in groups that share a direction, and unusual records.
 
 A group of input canaries consists of equal records, all inserted or none. The adversary may choose the initial weights.
+
+>>> directions = StoredDirections(4, torch.tensor([[0, 2]]), torch.tensor([[0.6, 0.8]]))
+>>> directions.directions(torch.tensor([0]))
+tensor([[0.6000, 0.0000, 0.8000, 0.0000]])
+>>> directions.project(torch.tensor([1.0, 5.0, 1.0, 5.0]))
+tensor([1.4000])
 """
 
 from collections.abc import Callable, Mapping

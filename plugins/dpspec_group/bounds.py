@@ -27,6 +27,13 @@ PROFILE_DELTAS = (
 #: Name of the series of epsilon against the group size.
 SIZE_SERIES = "epsilon-by-group-size"
 
+#: Assumptions of bounds on DP-SGD with discrete Gaussian noise.
+_DISCRETE = kit.dp_sgd_assumptions(
+    noise_scale="discrete Gaussian noise of the declared scale in every step",
+    clipping="every record's gradient is clipped to the clip norm and rounded to the grid of the noise, alone",
+    exact_arithmetic="contributions and noise are integers, drawn and added exactly",
+)
+
 #: Method of lower ends for shuffled batches under add-remove adjacency.
 _LAST = "sizes of the epochs' last batches"
 
@@ -107,7 +114,20 @@ def epsilon_curves(spec: dps.Spec, context: dps.Context) -> Curves:
         worse = (epsilon.worse(opposite) for epsilon, opposite in zip(first, second, strict=True))
         intervals[size][whole] = dict(zip(deltas, worse, strict=True))
     context.progress(len(sizes), len(sizes), "accounting")
+    if theory.is_discrete(phases):
+        intervals = {
+            size: {
+                direction: {delta: _upper_end(epsilon) for delta, epsilon in curve.items()}
+                for direction, curve in by_direction.items()
+            }
+            for size, by_direction in intervals.items()
+        }
     return Curves(accounted, whole, intervals)
+
+
+def _upper_end(interval: Interval) -> Interval:
+    """The interval without a lower end, which is the one of Gaussian noise."""
+    return Interval(0.0, interval.upper, interval.method, "no lower bound is known")
 
 
 def _without_theorem(
@@ -196,6 +216,8 @@ def whole_curve_bounds(curves: Curves) -> Iterator[dps.Finding]:
             (interval,) = theory.loss_intervals(phases, size, records, "remove", lambda loss, *_: [loss.advantage()])
         else:
             interval = theory.tpr_interval(phases, size, records, argument, direction)
+        if theory.is_discrete(phases):
+            interval = _upper_end(interval)
         uppers = list(_upper(accounted, quantity, interval, arguments, direction, adjacency, source, method))
         yield from uppers
         yield from _lower(accounted, uppers[0], interval)
@@ -223,7 +245,7 @@ def _upper(
             at=arguments,
             scope=replace(scope, adjacency=adjacency),
             source=source,
-            assumptions=kit.ASSUMPTIONS,
+            assumptions=_assumptions(accounted),
             method=method,
         )
 
@@ -278,8 +300,12 @@ def dominating(spec: dps.Spec, records: int, claim: dps.Claim) -> dps.audit.Domi
         phases=theory.composed(phases, size, records),
         scopes=tuple(replace(scope, adjacency=claim.adjacency) for scope in scopes),
         source=accounted.source,
-        assumptions=kit.ASSUMPTIONS,
+        assumptions=_assumptions(accounted),
     )
+
+
+def _assumptions(accounted: Accounted) -> tuple[dps.Assumption, ...]:
+    return _DISCRETE if theory.is_discrete(accounted.phases) else kit.ASSUMPTIONS
 
 
 def _scopes(accounted: Accounted, size: int, direction: str) -> list[dps.Scope]:

@@ -20,11 +20,15 @@ from dpspec.contract.fragments import (
     SHARD_RUNS,
     string,
 )
+from dpspec.contract.phase import DISCRETE
 from dpspec.kit import scores_elsewhere
 from dpspec.sampling import scheme_of
 from dpspec.training.adaptive_clipping import AdaptiveClipping
 from dpspec.training.providers import updates_invertible
 from dpspec_group.theory import drawn
+
+#: Noise multipliers of discrete Gaussian noise: contributions have 10^8 to 1000 spacings.
+LEAST_DISCRETE, MOST_DISCRETE = 0.01, 1000.0
 
 #: Delta of tables and lower bounds if no claim names one.
 DEFAULT_DELTA = 1e-6
@@ -75,6 +79,13 @@ MECHANISM_SCHEMA: dict[str, dps.Json] = kit.block(
     clip_norm=CLIP_NORM,
     sampling=SAMPLING,
     clipping=CLIPPING,
+    noise=kit.choice(
+        "Distribution of the noise, independent for every parameter. discrete-gaussian: integers on a grid of 2^-20 "
+        "standard deviations, drawn exactly, and contributions rounded to this grid; floating-point arithmetic then "
+        "releases nothing else. Default gaussian.",
+        "gaussian",
+        DISCRETE,
+    ),
 )
 
 
@@ -336,6 +347,8 @@ def _mechanism(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     for i, phase in enumerate(spec.phases):
         sampling = phase.sampling
         yield from _clipping(spec, facts, i, phase)
+        if phase.noise == DISCRETE:
+            yield from _discrete(spec, facts, i, phase)
         if schemes[sampling.scheme].theory is None:
             message = f"no theorem here covers {sampling.scheme} batches"
             help = "train with poisson or fixed sampling; the bound for one does not hold for the other"
@@ -400,6 +413,27 @@ def _clipping(spec: dps.Spec, facts: dps.Facts, number: int, phase: dps.Phase) -
     if spec.audit is not None and "scores" not in spec.audit.options and "parts" not in facts.capabilities:
         message = f"backend {spec.training.kind!r} does not train with adaptive clipping"
         yield kit.unsupported(message, path, "training.backend: native, or remove audit")
+
+
+def _discrete(spec: dps.Spec, facts: dps.Facts, number: int, phase: dps.Phase) -> Iterator[dps.Diagnostic]:
+    """Options that integers do not support, and noise multipliers outside the range of the grid."""
+    path = dps.in_phase(spec, number, "noise")
+    if {declared.noise for declared in spec.phases} != {DISCRETE}:
+        yield kit.unsupported("phases with different noise distributions", path, f"noise: {DISCRETE} in all phases")
+    if phase.clipping_scheme == "adaptive":
+        yield kit.unsupported("noise: discrete-gaussian needs a fixed clip norm", path, "scheme: flat")
+    if phase.sampling.of_users:
+        yield kit.unsupported("noise: discrete-gaussian needs sampling.unit: record", path, "remove noise")
+    if not LEAST_DISCRETE <= phase.noise_multiplier <= MOST_DISCRETE:
+        yield kit.bad_value(
+            f"noise_multiplier must be between {LEAST_DISCRETE:g} and {MOST_DISCRETE:g} with noise: discrete-gaussian, "
+            f"got {phase.noise_multiplier:g}",
+            dps.in_phase(spec, number, "noise_multiplier"),
+        )
+    has_scores = spec.audit is not None and "scores" in spec.audit.options
+    if not has_scores and "parts" not in facts.capabilities:  # also of a recording, which has no audit
+        message = f"backend {spec.training.kind!r} does not train with discrete Gaussian noise"
+        yield kit.unsupported(message, path, "training.backend: native")
 
 
 def _attack(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:

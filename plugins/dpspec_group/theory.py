@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from dpspec import accounting  # loads numpy at the first use
 from dpspec.contract import Phase, Sampling
+from dpspec.contract.phase import DISCRETE
 from dpspec.sampling import Theory, scheme_of
 from dpspec.sampling.poisson import REVEALING
 from dpspec.sampling.random_allocation import is_alike
@@ -30,9 +31,10 @@ Question: TypeAlias = "Callable[[PrivacyLoss, Sequence[int] | None, float], list
 def accounted(spec: Spec) -> tuple[Phase, ...]:
     """The phases of a spec as theorems need them, with the key ``replaced`` under replace-one adjacency.
 
-    With adaptive clipping the noise multiplier is the one of gradients and count together (Theorem 54).
+    With adaptive clipping the noise multiplier is the one of gradients and count together (Theorem 54), with discrete
+    Gaussian noise the one of Gaussian noise that dominates it (``proofs/floating-point.md``, Theorem F3).
     """
-    phases = tuple(map(_with_count, spec.phases))
+    phases = tuple(map(_as_gaussian, map(_with_count, spec.phases)))
     if spec.threat_model.adjacency == "replace-one":
         return tuple(phase.replace(replaced=True) for phase in phases)
     return phases
@@ -44,6 +46,19 @@ def _with_count(phase: Phase) -> Phase:
     count_std, centered = float(phase["clipping"]["count_std"]), bool(phase["clipping"].get("centered", True))
     joint = accounting.joint_noise_multiplier(phase.noise_multiplier, count_std, centered=centered)
     return phase.replace(noise_multiplier=joint)
+
+
+def _as_gaussian(phase: Phase) -> Phase:
+    if phase.noise != DISCRETE or phase.noise_multiplier < NO_NOISE:
+        return phase
+    from dpspec.accounting.discrete_noise import dominating_noise_multiplier  # loads numpy
+
+    return phase.replace(noise_multiplier=dominating_noise_multiplier(phase.noise_multiplier))
+
+
+def is_discrete(phases: Sequence[Phase]) -> bool:
+    """Whether noise is discrete: then no data is known to attain the bound of the Gaussian that dominates it."""
+    return any(phase.noise == DISCRETE for phase in phases)
 
 
 #: Shares of batches that are compared with batches of as many others (Theorem 4a); each gives an upper bound.

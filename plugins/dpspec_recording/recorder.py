@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from dpspec_recording.folder.place import remove_recording
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.parts import Parts, checked_declaration
 from dpspec_recording.planting.planted import Planted, scores_of
+from dpspec_recording.received_weights import LoadedTensors, ReceivedWeights
 from dpspec_recording.recognized import Loss
 from dpspec_recording.watched_training import WatchedTraining
 from dpspec_recording.watching.arrays import tensor_of, tensors_of
@@ -51,6 +52,7 @@ def record(
     loss: object = None,
     resume: bool = False,
     overwrite: bool = False,
+    received: Mapping[str, Any] | Iterable[Any] | None = None,
     audit: float = SHARE,
 ) -> Recorder:
     """Record one training: use the result in a ``with`` statement around the training loop.
@@ -88,6 +90,8 @@ def record(
         loss: Without effect, for older scripts: replayed steps measure the sensitivity without the loss.
         resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
         overwrite: Remove an earlier recording in the folder when the block begins. Other files refuse it.
+        received: With ``resume=True``, for a client of a federation: the weights that the server sent for this round, a
+            ``state_dict()`` or the list of its arrays. The model must have exactly these when the block begins.
         audit: The probability, in (0, 1], of an audit of each step after the first 50: clipped sums, gradients, updates
             and parameters in each pass are compared at audited steps. 1 audits all.
 
@@ -98,11 +102,15 @@ def record(
     declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     if overwrite and resume:
         raise UsageError("overwrite=True and resume=True exclude each other: leave one out")
+    if received is not None and not resume:
+        raise UsageError("received= is for the rounds of one client in one folder: give resume=True too")
     if loss is not None:
         warnings.warn("dpspec.record needs no loss=: it replays steps instead", DeprecationWarning, stacklevel=2)
     training_parts = Parts(model, optimizer, loader, engine, planted, declaration, public=public)
     AuditedSteps(audit)  # refuses other shares before the block begins
-    return Recorder(numbered(Path(folder).absolute()), training_parts, resume=resume, overwrite=overwrite, audit=audit)
+    weights = None if received is None else ReceivedWeights(received)
+    new_folder = numbered(Path(folder).absolute())
+    return Recorder(new_folder, training_parts, resume=resume, overwrite=overwrite, audit=audit, received=weights)
 
 
 class Recorder:
@@ -120,9 +128,10 @@ class Recorder:
         resume: bool = False,
         overwrite: bool = False,
         audit: float = SHARE,
+        received: ReceivedWeights | LoadedTensors | None = None,
     ) -> None:
         self.folder, self._parts, self._resume, self._overwrite = folder, training_parts, resume, overwrite
-        self._audit = audit
+        self._audit, self._received = audit, received
         self._training: WatchedTraining | None = None
         self._scored = False
 
@@ -131,7 +140,8 @@ class Recorder:
             raise UsageError("a recorder records once: call dpspec.record again, with another folder")
         if self._overwrite:
             remove_recording(self.folder)
-        self._training = WatchedTraining(self.folder, self._parts, resume=self._resume, audit=self._audit)
+        options: Any = {"resume": self._resume, "audit": self._audit, "received": self._received}
+        self._training = WatchedTraining(self.folder, self._parts, **options)
         self._training.adapter.begin_step()
         return self
 
@@ -217,12 +227,17 @@ class Recorder:
                 raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
             pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
 
-    def clipped(self, norms: Array | Sequence[float]) -> None:
-        """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up."""
+    def clipped(self, norms: Array | Sequence[float], *, unclipped: Array | Sequence[float] | None = None) -> None:
+        """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up.
+
+        ``unclipped``: the norms (b,) before clipping, which the rule ``equal-norms`` reads if they are given.
+        """
         loop = self._reporting("clipped")
         with loop.unobserved():
-            clipped_norms = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
-            loop.step.norms.append(clipped_norms.reshape(-1).double())
+            clipped_norms = _norms(norms)
+            loop.step.norms.append(clipped_norms)
+            if unclipped is not None:
+                loop.step.unclipped_norms.append(_norms(unclipped))
             loop.step.add_rows(clipped_norms.numel())
 
     def noised(self, noise: Array | Iterable[Array]) -> None:
@@ -322,6 +337,12 @@ class Recorder:
 def writer_of(recorder: Recorder) -> RunWriter | None:
     """The writer of the folder after the block; None if the recording did not come to its end."""
     return None if recorder._training is None else recorder._training.ended
+
+
+def _norms(norms: Any) -> torch.Tensor:
+    """Reported norms as a flat tensor in double precision."""
+    tensor = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
+    return tensor.reshape(-1).double()
 
 
 def _require_once(method: str, again: bool) -> None:

@@ -33,13 +33,19 @@ _UNREADABLE = (
 )
 
 
-def digests_of_state(model: nn.Module) -> dict[str, TensorDigest]:
-    """Digests of the parameters and buffers in ``state_dict()``, whose hooks are not called."""
+def tensors_of_state(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and buffers in ``state_dict()``, whose hooks are not called."""
     tensors = dict[str, Tensor](model.named_parameters(remove_duplicate=False))
     for prefix, module in model.named_modules(remove_duplicate=False):
         for key, buffer in module._buffers.items():
             if buffer is not None and key not in module._non_persistent_buffers_set:
                 tensors[f"{prefix}.{key}" if prefix else key] = buffer
+    return tensors
+
+
+def digests_of_state(model: nn.Module) -> dict[str, TensorDigest]:
+    """Digests of the dense tensors in ``state_dict()``."""
+    tensors = tensors_of_state(model)
     dense = {name: tensor for name, tensor in tensors.items() if _is_dense(tensor)}
     return {name: _digest(tensor) for name, tensor in dense.items()}
 

@@ -21,11 +21,16 @@ from dpspec_recording.parts import Parts
 from dpspec_recording.ranks.group import Group
 from dpspec_recording.ranks.rank_watch import data_digest
 from dpspec_recording.recognized import inner_module
-from dpspec_recording.watching.generators import continued_state, keep_end
+from dpspec_recording.watching.generators import continued_state, keep
 from dpspec_recording.watching.optimizer_updates import is_fresh
 
 #: Seconds, and share of the elapsed time, that notes may take; a script that saves at each step is noted at some.
 _SECONDS, _SHARE = 2.0, 0.05
+
+
+def digest_of_records(dataset: Any, secret: str) -> str:
+    """The digest of some records of a dataset, at places that follow from a recording's secret; "" if unreadable."""
+    return data_digest(Group(0, 1, bytes.fromhex(secret)), dataset)
 
 
 class StateWatch:
@@ -40,9 +45,10 @@ class StateWatch:
         self._parts, self._inner, self._trained = training_parts, training_parts.inner_optimizer, list(trained)
         self._frozen, self._secret = frozen, secret
         dataset = getattr(training_parts.planted or training_parts.loader, "dataset", None)
-        self._data = data_digest(Group(0, 1, bytes.fromhex(secret)), dataset) if dataset is not None else ""
+        self._data = digest_of_records(dataset, secret) if dataset is not None else ""
         self._started, self._spent, self._busy = time.monotonic(), 0.0, False
         self._noted: Any = None
+        self._begun = [self._current(drawing) for drawing in self._drawing()]
 
     def attach(self, saves: Callable[[], None], undo: contextlib.ExitStack) -> None:
         """Call ``saves`` when the script calls ``state_dict()``, until ``undo`` ends it."""
@@ -81,7 +87,7 @@ class StateWatch:
         return SavedState(
             step=step,
             digests={
-                "parameters": _digest(self._trained),
+                "parameters": parameters_digest(self._trained),
                 "frozen": self._frozen,
                 "optimizer": _digest(entries),
                 "accountant": hashlib.sha256(json.dumps(history).encode()).hexdigest(),
@@ -100,9 +106,13 @@ class StateWatch:
 
     def end(self) -> None:
         """The recording ends after the last state: a later part may run on from its generators."""
-        for drawing in self._drawing():
+        generators = {}
+        for drawing, start in zip(self._drawing(), self._begun, strict=True):
             with contextlib.suppress(RuntimeError, TypeError, AttributeError):
-                keep_end(self._generator_of(drawing))
+                generator = self._generator_of(drawing)
+                if start is not None and id(generator) not in generators:
+                    generators[id(generator)] = generator
+                    keep(generator, start, self._secret)
 
     def _drawing(self) -> tuple[Any, Any]:
         """The objects that draw noise and batches."""
@@ -117,14 +127,26 @@ class StateWatch:
         on_host = device.type != "cuda" or drawing is not self._parts.optimizer
         return torch.default_generator if on_host else torch.cuda.default_generators[device.index or 0]
 
+    def _current(self, drawing: Any) -> Tensor | None:
+        try:
+            state: Tensor = self._generator_of(drawing).get_state()
+        except (RuntimeError, TypeError, AttributeError):
+            return None
+        return state
+
     def _generator(self, drawing: Any, *, start: bool) -> tuple[str, str]:
         """Digests of the seed and the state of an object's generator; at the start, of the state that it continues."""
         generator = self._generator_of(drawing)
         try:
-            state = continued_state(generator) if start else generator.get_state()
+            state = continued_state(generator, self._secret) if start else generator.get_state()
             return hashlib.sha256(f"seed {generator.initial_seed()}".encode()).hexdigest(), tensor_digest(state)
         except (RuntimeError, TypeError, AttributeError):
             return "", ""
+
+
+def parameters_digest(trained: Iterable[Tensor]) -> str:
+    """The digest of the trained parameters in a saved state."""
+    return _digest(trained)
 
 
 def _digest(values: Iterable[Any]) -> str:

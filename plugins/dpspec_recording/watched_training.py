@@ -29,6 +29,7 @@ from dpspec_recording.probes.probe import Events, Training
 from dpspec_recording.probes.rules import Rules
 from dpspec_recording.ranks.group import Group, meet
 from dpspec_recording.ranks.rank_watch import RankWatch
+from dpspec_recording.received_weights import LoadedTensors, ReceivedWeights
 from dpspec_recording.recognized import inner_module, refuse_processes, uncompiled
 from dpspec_recording.released_model import digests_of_state
 from dpspec_recording.spent_privacy import SpentPrivacy
@@ -59,7 +60,15 @@ class WatchedTraining:
         ended: The folder, for scores, if the recording is complete.
     """
 
-    def __init__(self, folder: Path, training_parts: Parts, *, resume: bool = False, audit: float = SHARE) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        training_parts: Parts,
+        *,
+        resume: bool = False,
+        audit: float = SHARE,
+        received: ReceivedWeights | LoadedTensors | None = None,
+    ) -> None:
         """Write the header and attach the observers.
 
         Raises ``UsageError`` unless the folder is new or empty, or to ``resume`` holds earlier parts of this training.
@@ -72,7 +81,7 @@ class WatchedTraining:
         group = meet(part) if training_parts.distributed else None
         if group is not None:
             part, rank = group.part, group.folder
-        self._parts = training_parts
+        self._parts, self._received = training_parts, received
         self._folder = part_of(folder, part) / rank
         self._undo = contextlib.ExitStack()
         self.samples, notes = self._watch_sampler()
@@ -154,7 +163,10 @@ class WatchedTraining:
     def _start(self, part: int) -> None:
         if self.writer is None:
             return
-        self.writer.save(self._states.state(0, self._training.options.current(), start=part > 1))
+        model, received = self._parts.model, self._received
+        is_received = received is not None and isinstance(model, nn.Module) and received.are_in(model)
+        start = self._states.state(0, self._training.options.current(), start=part > 1)
+        self.writer.save(replace(start, received=is_received))
         self._states.attach(partial(self.guarded, partial(self._save, send=True)), self._undo)
 
     def _save(self, *, send: bool = False) -> None:

@@ -58,9 +58,9 @@ def test_no_gradients_leak_more(n: int, cap: int, rate: float, sigma: float, see
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("kind", ["random", "one", "two"])
+@pytest.mark.parametrize("kind", ["random", "short", "one", "two", "mirrored"])
 def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
-    """Others on the circle: random, all the same, or of the same and the opposite gradient; at every angle."""
+    """Others on or in the circle, at many angles: random, all the same, some opposite, or mirror images."""
     n, cap, rate, sigma = 5, 3, 0.6, 1.0
     rng = np.random.default_rng(6)
     pair = pair_of(TruncatedPoisson(1, rate, cap, n, sigma))
@@ -69,7 +69,11 @@ def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
         angles = rng.uniform(0.0, 2.0 * math.pi, n) if kind == "random" else np.full(n, 0.5 + 0.5 * trial)
         if kind == "two":
             angles[: trial % n] = math.pi
+        if kind == "mirrored":  # batches with one record more and with one less have means on one side
+            angles = math.radians(95.0 + 12.0 * trial) * np.where(np.arange(n) < 3, 1.0, -1.0)
         others = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+        if kind == "short":
+            others *= rng.uniform(0.0, 1.0, (n, 1))
         present, absent = (
             sum(p * np.outer(norm.pdf(x, *a), norm.pdf(x, *b)) for a, b, p in means)
             for means in (
@@ -84,7 +88,7 @@ def test_no_gradients_leak_more_in_two_dimensions(kind: str) -> None:
 
 def theorem_4b(n: int, cap: int, rate: float, sigma: float, epsilon: float) -> float:
     """The divergence of Theorem 4b, in its notation, by sums over a grid of the two coordinates."""
-    e, z = math.exp(epsilon), np.linspace(-9.0, 10.0, 191)
+    e, z = math.exp(epsilon), np.linspace(-9.0, 10.0, 96)
     weights = np.outer(norm.pdf(z), norm.pdf(z)) * (z[1] - z[0]) ** 2
 
     def power(first: float, second: float) -> np.ndarray:
@@ -110,10 +114,9 @@ def theorem_4b(n: int, cap: int, rate: float, sigma: float, epsilon: float) -> f
             loss, rho * (v[cap] - r - e * v[cap]) * x, of_two_before * v[cap - 2] * (1.0 - rate - e) * y, gain
         )
 
-    def at_median(least: float, most: float, theta: float) -> float:
-        length = max(math.sqrt(1.0 - least**2), 0.5)
-        other = (1.0 + least * most) / length if theta else math.sqrt(1.0 - most**2)
-        x, y, total = power(-most, other), power(least, length), 0.0
+    def at_angles(favorable: float, unfavorable: float, theta: float) -> float:
+        x, y = (power(math.cos(angle), math.sin(angle)) for angle in (favorable, unfavorable))
+        total = 0.0
         for t in range(max(0, cap - 1 - rest), min(in_s, cap - 1) + 1):
             mass = hypergeom(n, in_s, cap - 1).pmf(t)
             rho = (in_s - t) * cap / ((t + 1) * (n - cap + 1))
@@ -121,16 +124,20 @@ def theorem_4b(n: int, cap: int, rate: float, sigma: float, epsilon: float) -> f
             total += mass * triple(rho, theta * two_before, x, y)
         return v[cap - 2] * alone(1.0 - theta) + total
 
-    by_median = [at_median(0.0, 0.0, 0.0)]
-    by_median += [min(at_median(c, c + 0.1, theta) for theta in (0.0, 0.5, 0.85)) for c in np.arange(10) / 10.0]
+    right, by_angles = 0.5 * math.pi, [at_angles(0.5 * math.pi, 0.0, 0.0)]
+    for beyond in np.radians(np.arange(0.0, 91.0, 15.0)):
+        for before in np.radians(np.arange(0.0, 1.0 + 2.0 * math.degrees(beyond), 30.0)):
+            angles = right + beyond - before, right - beyond
+            by_angles.append(min(at_angles(*angles, theta) for theta in (0.0, 0.3, 0.5, 0.75)))
     opposed = v[cap - 2] * alone(1.0) + triple(1.0, 0.0, power(-1.0, 0.0), 0.0)
-    return sum(v[: cap - 2]) * alone(1.0) + min(opposed, max(by_median))
+    return sum(v[: cap - 2]) * alone(1.0) + min(opposed, max(by_angles))
 
 
-@pytest.mark.parametrize("epsilon", [1.5, 4.0])
-def test_the_profile_is_at_most_2_percent_above_theorem_4b(epsilon: float) -> None:
+@pytest.mark.parametrize("epsilon", [1.5, pytest.param(4.0, marks=pytest.mark.ci)])
+def test_the_profile_is_little_above_theorem_4b(epsilon: float) -> None:
+    """Intervals of the angles cost up to 15 %."""
     log_delta = pair_of(TruncatedPoisson(1, 0.6, 3, 5, 1.0)).log_delta_bounds(epsilon, "present-first")[1]
-    assert 0.0 <= math.exp(log_delta) / theorem_4b(5, 3, 0.6, 1.0, epsilon) - 1.0 <= 0.02
+    assert 0.0 <= math.exp(log_delta) / theorem_4b(5, 3, 0.6, 1.0, epsilon) - 1.0 <= 0.15
 
 
 @pytest.mark.family
@@ -185,7 +192,7 @@ def test_a_cap_far_above_the_mean_leaves_poisson_batches() -> None:
 def test_a_cap_that_binds_in_half_of_the_steps_costs_less_than_by_theorem_4a() -> None:
     """38.9 by Theorem 4a; some data have 21.5."""
     found = PrivacyLoss.of(pair_of(TruncatedPoisson(1, 0.25, 50, 200, 1.0))).compose(100).epsilon(1e-5, width=1e-3)
-    assert 21.5 < found.upper < 33.0
+    assert 21.5 < found.upper < 29.5
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,33 @@ from dpspec.accounting.grid import discretize_from_above, discretize_from_below,
 )
 def test_removing_kinks_only_lowers_a_curve(values: list[float], gaps: list[int], spacing: float) -> None:
     nodes = np.array(values)
-    losses = spacing * np.cumsum(gaps[: len(nodes)])
-    after, _ = remove_kinks(nodes, losses)
+    index = np.cumsum(gaps[: len(nodes)])
+    losses = spacing * index
+    after = remove_kinks(nodes, index, spacing)
     assert np.all(after >= 0.0)
     for epsilon in np.concatenate((losses, 0.5 * (losses[1:] + losses[:-1]), [losses[0] - 1.0])):
         weights = -np.expm1(np.minimum(epsilon - losses, 0.0))
         # a curve is compared with an upper one, which is never negative
         assert after @ weights <= max(nodes @ weights, 0.0) + 1e-12 or after @ weights <= 1e-12
+
+
+@given(
+    st.lists(st.one_of(st.floats(0.0, 1.0), st.floats(-0.01, 0.0)), min_size=3, max_size=20),
+    st.lists(st.integers(1, 1000), min_size=20, max_size=20),
+    st.floats(math.log(1e-13), math.log(0.5)).map(math.exp),
+)
+def test_rounding_raises_no_curve_of_narrow_cells(values: list[float], gaps: list[int], spacing: float) -> None:
+    index = np.cumsum(gaps[: len(values)])
+    after = remove_kinks(np.array(values), index, spacing)
+    with mpmath.workdps(60):
+        losses = [mpmath.mpf(spacing) * int(i) for i in index]
+        for place in (losses[0] - 1, *losses):
+            weights = [-mpmath.expm1(min(place - loss, mpmath.mpf(0))) for loss in losses]
+            before, lowered = (
+                mpmath.fsum(mpmath.mpf(float(mass)) * weight for mass, weight in zip(masses, weights, strict=True))
+                for masses in (values, after)
+            )
+            assert lowered <= max(before, 0)
 
 
 PRESENT, ABSENT = "present-first", "absent-first"

@@ -53,6 +53,34 @@ def meets_the_contour(phases: list[tuple[Mixture, int]], direction: str, delta: 
     return True
 
 
+@pytest.mark.parametrize(
+    ("rate", "steps", "noise"),
+    [
+        (1e-9, 10**9, 1.0),
+        *(pytest.param(*case, marks=pytest.mark.ci) for case in ((1e-8, 10**8, 5.0), (1e-9, 10**9, 5.0))),
+    ],
+)
+def test_a_billion_steps_meet_the_central_limit(rate: float, steps: int, noise: float) -> None:
+    """The Wasserstein distance of a sum of n losses to a Gaussian is at most n E|loss - mean|^3 / variance.
+
+    Both profiles are means of functions of the loss with slopes of at most 1 (Goldstein 2010, Theorem 1.1).
+    """
+    z, weights = np.polynomial.hermite_e.hermegauss(80)
+    weights = weights / weights.sum()
+    losses = np.log1p(rate * np.expm1(z / noise - 0.5 / noise**2))
+    masses = weights * np.exp(losses)
+    masses /= masses.sum()
+    centred = losses - masses @ losses
+    variance = float(masses @ centred**2)
+    distance = float(masses @ np.abs(centred) ** 3) / variance
+    mu = math.sqrt(steps * math.log1p(rate**2 * math.expm1(1.0 / noise**2)))
+    drift = abs(steps * float(masses @ losses) - 0.5 * mu**2) + abs(math.sqrt(steps * variance) - mu)
+    found = composed(Mixture.poisson(1, rate, noise), steps, "both").epsilon(0.05 * mu)
+    assert found.lower < found.upper <= 1.02 * found.lower
+    above, below = (float(np.exp(gaussian.log_delta(epsilon, mu))) for epsilon in (found.lower, found.upper))
+    assert below - distance - drift <= 0.05 * mu <= above + distance + drift
+
+
 @pytest.mark.parametrize("name", EPSILONS)
 def test_composed_reference_values(name: str) -> None:
     pair, steps, delta, *values = EPSILONS[name]

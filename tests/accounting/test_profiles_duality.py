@@ -107,6 +107,7 @@ def test_full_batches_have_closed_forms() -> None:
         assert holds(PrivacyLoss.of(Laplace(2.0)).tradeoff(alpha), error, 1e-7)  # Dong, Roth and Su 2022, A.6
 
 
+@pytest.mark.ci
 def test_the_symmetrised_curve_is_the_concave_hull_of_both() -> None:
     loss = composed("gaussian", 1.0, 0.1, 100)
     kappas = np.array([1e-3, 0.05, 0.1, 0.2, 0.24, 0.25, 0.26, 0.3, 0.5, 0.9, 0.99])

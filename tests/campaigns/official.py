@@ -15,11 +15,9 @@ import re
 import resource
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -51,11 +49,12 @@ def run(command: Sequence[object], folder: Path, environment: Mapping[str, str])
 def prepare(example: Example, checkout: Path, folder: Path) -> Path:
     """Write the files of the script's folder at the commit, with the substitutions; return the script."""
     commit, source = PROJECTS[example.project].commit, Path(example.script)
-    archive = subprocess.run(
-        ["git", "-C", checkout, "archive", commit, str(source.parent)], capture_output=True, check=True
-    )
-    with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
-        files.extractall(folder, filter="data")
+    git, under = ["git", "-C", str(checkout)], f"{source.parent}/"
+    listed = [*git, "ls-tree", "-r", "--name-only", commit, under]
+    for name in subprocess.run(listed, capture_output=True, check=True, text=True).stdout.splitlines():
+        shown = subprocess.run([*git, "show", f"{commit}:{name}"], capture_output=True, check=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(shown.stdout)
     script = folder / source
     text = script.read_text(encoding="utf-8")
     if source.suffix == ".ipynb":
@@ -77,7 +76,7 @@ def prepare(example: Example, checkout: Path, folder: Path) -> Path:
 def audit(name: str, example: Example, checkout: Path, folder: Path) -> bool:
     """Run, record and check an example; print its row of the table. Returns whether all is as expected."""
     script = prepare(example, checkout, folder)
-    path = [str(STAND_INS / example.stand_ins)] if example.stand_ins else []
+    path = [str(STAND_INS / name) for name in example.stand_ins]
     path += [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     environment = {
         **os.environ,
@@ -86,12 +85,14 @@ def audit(name: str, example: Example, checkout: Path, folder: Path) -> bool:
         "COLUMNS": "80",
         "OMP_NUM_THREADS": "1",
     }
-    alone = run([sys.executable, script.name, *example.arguments], script.parent, environment)
-    recorded = run(
-        [sys.executable, "-m", "dpspec", "record", "--out", "../recorded", script.name, *example.arguments],
-        script.parent,
-        environment,
-    )
+    command = [*(example.entry or [script.name]), *example.arguments]
+    alone = run([sys.executable, *command], script.parent, environment)
+    if example.records_itself:
+        environment |= {"DPSPEC_RECORD": str(script.parent.parent / "recorded"), "DPSPEC_CLIENT": "1"}
+        recorded = run([sys.executable, *command], script.parent, environment)
+    else:
+        options = ["--out", "../recorded", *(["--client"] if example.client else [])]
+        recorded = run([sys.executable, "-m", "dpspec", "record", *options, *command], script.parent, environment)
     (folder / "alone.txt").write_text(alone.text, encoding="utf-8")
     (folder / "recorded.txt").write_text(recorded.text, encoding="utf-8")
     printed = re.findall(example.printed, recorded.text)

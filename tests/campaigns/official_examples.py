@@ -15,6 +15,8 @@ class Project:
 
 PROJECTS = {
     "opacus": Project("github.com/pytorch/opacus", "4d0ebc84613d214fbfd37fbfd1390e3747a625ce"),
+    "nvflare": Project("github.com/NVIDIA/NVFlare", "f3b7c1bffdfed90338d695a67b52a46d8bc4d28c"),
+    "flower": Project("github.com/adap/flower", "fdef7afb1dca3030553be302366cfd285ed6632c"),
 }
 
 
@@ -25,11 +27,14 @@ class Example:
     Attributes:
         project: Its key in ``PROJECTS``.
         script: The path in the repository; the cells of a notebook are joined.
+        entry: What runs in the folder of the script: a file, or -m and a module; empty for the script.
+        client: Whether the script has clients of a federation.
+        records_itself: Whether a substitution imports ``dpspec.auto``, because other processes train; implies client.
         arguments: Of the script.
         environment: Variables of the script.
         substitutions: Texts of the script, replaced, each with the reason. Each text must occur.
         files: Files that the script reads, by name, with their content.
-        stand_ins: The folder of ``stand_ins/`` whose modules come before installed ones; empty if none.
+        stand_ins: The folders of ``stand_ins/`` whose modules come before installed ones.
         printed: A regular expression; its group is the last printed epsilon.
         epsilon: The claim; None for the printed epsilon, which may be from before the last step.
         delta: The delta of the claim.
@@ -41,11 +46,14 @@ class Example:
 
     project: str
     script: str
+    entry: Sequence[str] = ()
+    client: bool = False
+    records_itself: bool = False
     arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     substitutions: Sequence[tuple[str, str, str]] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    stand_ins: str = ""
+    stand_ins: Sequence[str] = ()
     printed: str = r"ε = ([\d.]+)"
     epsilon: float | None = None
     delta: float = 1e-5
@@ -68,17 +76,29 @@ def _names(seed: int) -> dict[str, str]:
 _IN_HERE = ("--device", "cpu", "--data-root", ".")
 _CIFAR10 = (*_IN_HERE, "--epochs", "2", "--batch-size", "120", "--workers", "0")
 
+#: For Lightning 2 and torchmetrics 1, which the example is older than.
+_OF_LIGHTNING = (
+    ("from pytorch_lightning.utilities.cli import LightningCLI", "LightningCLI = None", "not in Lightning 2"),
+    ("torchmetrics.Accuracy()", 'torchmetrics.Accuracy(task="multiclass", num_classes=10)', "torchmetrics 1"),
+    (
+        "self.trainer._data_connector._train_dataloader_source.dataloader()",
+        "self.trainer.fit_loop._data_source.dataloader()",
+        "a private name of Lightning, which changed",
+    ),
+    ("max_epochs=10,\n        enable", "max_epochs=2,\n        enable", "shorter"),
+)
+
 EXAMPLES = {
     "mnist": Example(
         project="opacus",
         script="examples/mnist.py",
-        stand_ins="images",
+        stand_ins=("images",),
         arguments=(*_IN_HERE, "-n", "2"),
     ),
     "cifar10": Example(
         project="opacus",
         script="examples/cifar10.py",
-        stand_ins="images",
+        stand_ins=("images",),
         arguments=_CIFAR10,
         epsilon=1.71,
         check=("--public", "learning_rate"),
@@ -86,7 +106,7 @@ EXAMPLES = {
     "cifar10, per layer": Example(
         project="opacus",
         script="examples/cifar10.py",
-        stand_ins="images",
+        stand_ins=("images",),
         arguments=(*_CIFAR10, "--clip_per_layer"),
         epsilon=1.71,
         check=("--public", "learning_rate"),
@@ -94,7 +114,7 @@ EXAMPLES = {
     "cifar10, functorch": Example(
         project="opacus",
         script="examples/cifar10.py",
-        stand_ins="images",
+        stand_ins=("images",),
         arguments=(*_CIFAR10, "--grad_sample_mode", "functorch"),
         epsilon=1.71,
         check=("--public", "learning_rate"),
@@ -102,7 +122,7 @@ EXAMPLES = {
     "cifar10, no_op": Example(
         project="opacus",
         script="examples/cifar10.py",
-        stand_ins="images",
+        stand_ins=("images",),
         arguments=(*_CIFAR10, "--grad_sample_mode", "no_op"),
         epsilon=1.71,
         check=("--public", "learning_rate"),
@@ -112,7 +132,7 @@ EXAMPLES = {
     "dcgan": Example(
         project="opacus",
         script="examples/dcgan.py",
-        stand_ins="images",
+        stand_ins=("images",),
         arguments=(
             "--device",
             "cpu",
@@ -144,15 +164,78 @@ EXAMPLES = {
     "imdb": Example(
         project="opacus",
         script="examples/imdb.py",
-        stand_ins="reviews",
+        stand_ins=("reviews",),
         arguments=(*_IN_HERE, "-n", "2", "-j", "0"),
         verdict="deviates",
         words="in a shuffled order|Poisson",
     ),
+    "mnist_lightning": Example(
+        project="opacus",
+        script="examples/mnist_lightning.py",
+        stand_ins=("lightning",),
+        environment={"LIGHTNING_VANILLA": "true"},
+        substitutions=_OF_LIGHTNING,
+        printed=r"epsilon:\s*([\d.]+)",
+        epsilon=2.56,
+    ),
+    "mnist_lightning, default entry": Example(
+        project="opacus",
+        script="examples/mnist_lightning.py",
+        stand_ins=("lightning",),
+        substitutions=(
+            *_OF_LIGHTNING,
+            (
+                "        cli_main()",
+                "        pl.Trainer(max_epochs=2).fit(LitSampleConvNetClassifier(), MNISTDataModule(batch_size=64))",
+                "Lightning 2 has another command line; the data module is the one that it gives the trainer",
+            ),
+        ),
+        printed=r"epsilon:\s*([\d.]+)",
+        epsilon=2.56,
+        verdict="deviates",
+        words="in a shuffled order|Poisson",
+    ),
+    "hello-dp": Example(
+        project="nvflare",
+        script="examples/hello-world/hello-dp/client.py",
+        entry=("job.py",),
+        records_itself=True,
+        stand_ins=("transactions",),
+        arguments=("--num_rounds", "3", "--epochs", "2", "--batch_size", "40"),
+        substitutions=(
+            ("from sklearn.datasets import fetch_openml", "from transactions import fetch_openml", "no download"),
+            (
+                "import argparse\n",
+                "import argparse\nimport os\n\nif 'DPSPEC_RECORD' in os.environ:\n    import dpspec.auto\n",
+                "NVFlare starts the clients' processes",
+            ),
+            (
+                '__main__":\n    main()\n',
+                "__main__\":\n    main()\n    if 'DPSPEC_RECORD' in os.environ:\n        dpspec.auto.end()\n",
+                "these processes end without Python's exit functions",
+            ),
+        ),
+        printed=r"Cumulative ε = ([\d.]+)",
+        rules=("standardized-features",),
+    ),
+    "Flower with Opacus": Example(
+        project="flower",
+        script="examples/opacus/opacus_fl/client_app.py",
+        entry=("-m", "flower_in_one_process"),
+        client=True,
+        stand_ins=("partitions", "images"),
+        arguments=(
+            *("opacus_fl.server_app", "opacus_fl.client_app", "3"),
+            *("num-server-rounds=2", "target-delta=1e-5", "max-grad-norm=1.0"),
+        ),
+        printed=r"max_epsilon': '([\d.e+]+)'",
+        verdict="deviates",
+        words="accountant that starts again",
+    ),
     "tutorial of images": Example(
         project="opacus",
         script="tutorials/building_image_classifier.ipynb",
-        stand_ins="images",
+        stand_ins=("images",),
         substitutions=(
             ("EPOCHS = 20", "EPOCHS = 2", "shorter"),
             ("BATCH_SIZE = 512", "BATCH_SIZE = 128", "fewer records"),

@@ -3,6 +3,7 @@
 Needs jax, optax and jax_privacy. ``--run-slow`` runs all trainings.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,22 @@ def test_keys_of_usual_seeds_are_guessable(name: str, seeds: dict[str, int]) -> 
     assert rule.facts().loop_noise == seeds
     text = rule.caution(rule.facts(), RuleRun(own_loop=True, steps=9, delta=1e-5))
     assert (f"jax.random.key({seeds.get('jax')})" in text) is bool(seeds)
+
+
+@pytest.mark.parametrize(
+    ("made_before", "is_found"), [(0, True), (3500, True), (-900, False), (5000, False), (90_000, False)]
+)
+def test_keys_of_the_clock_are_guessable_within_an_hour(made_before: int, is_found: bool) -> None:
+    """The noise of each array follows from its own key, and the first array has too few numbers to compare."""
+    seed = int(time.time()) - made_before
+    _, step_key = jax.random.split(jax.random.key(seed))
+    shapes = [(3,), (20, 3), (3, 4)]
+    keys = jax.random.split(step_key, 3)
+    noise = np.concatenate([np.ravel(1.3 * jax.random.normal(k, shape)) for k, shape in zip(keys, shapes, strict=True)])
+    rule = GuessableSeed()
+    rule.start(RuleSetup(model=ArrayModel([np.ones(shape, np.float32) for shape in shapes])))
+    rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0, noise=torch.from_numpy(noise)))
+    assert rule.facts().loop_noise == ({"jax": seed} if is_found else {})
 
 
 FAST_FAULTS = {"half the noise", "too many steps", "repeated key", "shuffled", "fitted outside"}

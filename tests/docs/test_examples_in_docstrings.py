@@ -26,8 +26,13 @@ PUBLIC = (
     "stats.attacks.curve_lines",
     "stats.attacks.evidence_tests",
     "stats.attacks.thresholds",
+    "stats.conformance.table",
     "stats.utility",
+    "testing",
     "training",
+    "training.canaries",
+    "training.loop.native",
+    "training.measure.run_evidence",
 )
 
 

@@ -14,6 +14,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from support import syntax
 
 ROOT = Path(__file__).parents[2]
@@ -96,6 +97,7 @@ def counts() -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
+@pytest.mark.ci
 def test_no_file_exceeds_its_budget() -> None:
     budget = json.loads(BUDGET.read_text(encoding="utf-8"))
     above = {name: (count, budget.get(name, 0)) for name, count in counts().items() if count > budget.get(name, 0)}

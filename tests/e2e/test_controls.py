@@ -111,3 +111,23 @@ def test_the_plan_says_which_tests_will_see_what(dpspec: Run) -> None:
         "independence across steps, phase 1 (records in common with the batch 1 step before): "
         "smallest detectable deviation" in printed
     )
+
+
+@pytest.mark.parametrize("numbers", ["float16", "float32"])
+def test_low_order_bits_refute_the_bound_of_real_numbers(dpspec: Run, tmp_path: Path, numbers: str) -> None:
+    done = dpspec("run", FOLDER / "numbers" / f"{numbers}.yaml", "--report", "json=result.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (audit,) = audits(tmp_path).values()
+    assert [v["verdict"] for v in audit["verdicts"]] == ["contradicted"]
+    lower = max(f["value"] for f in audit["findings"] if f["bound"] == "lower" and f["quantity"] == "epsilon")
+    upper = min(f["value"] for f in audit["findings"] if f["bound"] == "upper" and f["at"]["delta"] == 1e-5)
+    assert upper < 2.1 < 5.0 < lower
+
+
+def test_integers_withstand_the_same_attack(dpspec: Run, tmp_path: Path) -> None:
+    spec = FOLDER / "numbers" / "float16.yaml"
+    done = dpspec("run", spec, "--set", "mechanism.numbers=integers", "--report", "json=result.json")
+    assert done.returncode == 1, done.stdout + done.stderr  # the control is not refuted
+    (audit,) = audits(tmp_path).values()
+    assert [v["verdict"] for v in audit["verdicts"]] == ["proved"]
+    assert audit["conformance"]["status"] == "no-deviation-found"

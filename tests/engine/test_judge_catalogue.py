@@ -259,6 +259,7 @@ def evidences(most: int) -> Iterator[Evidence]:
             yield audits.average([2000] * 60, 2000, quantity=quantity, scope=scope)
 
 
+@pytest.mark.ci
 @pytest.mark.family
 @pytest.mark.parametrize(("few", "every", "least"), [(1, 101, 400), with_ci(1, 5, 8_000), in_full(2, 1, 300_000)])
 def test_attacks_and_measurements_of_every_scope(few: int, every: int, least: int) -> None:

@@ -80,6 +80,7 @@ def test_a_claim_on_a_group_has_its_largest_group(tmp_path: Any) -> None:
     assert found["claims.c.group_size"].value == math.floor(largest_mu(4.0) * 4.0 / 3.0)
 
 
+@pytest.mark.ci
 def test_an_edited_remedy_is_found(tmp_path: Any) -> None:
     catalog, result = load_catalog(), dpspec.run(spec(), store=tmp_path, remedy_seconds=math.inf)
     assert not [one for one in verify(result, catalog) if one.differs]

@@ -185,6 +185,14 @@ def test_the_largest_value_has_uniform_p_values(numbers: int, rounding: float) -
         assert share >= 0.5 * level or rounding > 0.0
 
 
+@pytest.mark.parametrize("numbers", [10**9, 10**10, 10**14])
+def test_torchs_float32_numbers_are_no_cut(numbers: int) -> None:
+    """They end at 5.768: from two billion on normal numbers would be larger. A cut 2 % below is found."""
+    end = 5.768107  # the largest of 10^8 and more numbers
+    assert tested.extreme(end, numbers, 1e-6, "").p_value > 1e-3
+    assert tested.extreme(0.98 * end, numbers, 1e-6, "").p_value < (1e-6 if numbers > 10**9 else 1.0)
+
+
 @pytest.mark.parametrize("numbers", [10**4, 10**6, 10**9])
 def test_a_cut_at_the_stated_limit_is_rejected_and_one_above_it_is_not(numbers: int) -> None:
     measured = tested.extreme(3.0, numbers, 0.0, "")

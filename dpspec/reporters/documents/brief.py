@@ -30,7 +30,7 @@ from dpspec.reporters.documents.parts import (
     verdict_badge,
 )
 from dpspec.reporters.documents.recorded_run import recorded_run
-from dpspec.reporters.limits import large_deltas, stored_trials
+from dpspec.reporters.limits import large_deltas, real_numbers, stored_trials
 from dpspec.reporters.series import constants
 from dpspec.reporters.summary import answer, remedies
 from dpspec.results.conformance_status import missing, rejected
@@ -103,6 +103,8 @@ def _expected(audit: AuditResult) -> Iterator[Block]:
             yield Entry(verdict_badge(audit, verdict), (Span(verdict.claim, "strong"), text))
     if not wrong_conformance(audit):
         yield from conformance(audit)
+    if assumed := real_numbers(audit):
+        yield items(f"Bounds assume that {assumed}.")
     yield items(*(f"{series.title}: {text}" for series in audit.series if (text := constants(series))), *audit.notes)
 
 

@@ -10,7 +10,7 @@ from dpspec.contract.results import AuditResult, Verdict, accepted_cautions, cla
 from dpspec.reporters import words
 from dpspec.reporters.blocks import Badge, Block, Item, Items, Lead, Section, Sentence, Span, items
 from dpspec.reporters.documents.parts import unmarked
-from dpspec.reporters.summary import retraining
+from dpspec.reporters.limits import real_numbers
 from dpspec.results.conformance_status import rejected
 from dpspec.text import joined
 
@@ -42,7 +42,11 @@ def recorded_run(audit: AuditResult, *, internal: bool) -> Iterator[Block]:
         yield Section("OPEN", (items(*points),), level=4)
     yield from _cautions(audit, recording)
     if not deviates:
-        yield Section("CONFIRM  this number also says that", (items(*recording.confirm),), level=4)
+        yield Section(
+            "CONFIRM  this number also says that",
+            (items(*recording.confirm, *filter(None, [real_numbers(audit)])),),
+            level=4,
+        )
     if recording.brief is not None:
         yield Section(recording.brief.title, tuple(map(Sentence, recording.brief.sentences)), level=4)
     for finding in audit.findings:
@@ -110,7 +114,8 @@ def _outcome(
     label = Badge("not proved", "open")
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
     if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
-        return label, f"{stated}: {words.bounds(audit, verdict).brief}. {words.sentence(retraining(audit))}"
+        advice = f". {words.sentence(recording.retraining)}" if recording.retraining else ""
+        return label, f"{stated}: {words.bounds(audit, verdict).brief}{advice}"
     if doubted or not epsilon:
         return label, f"{stated}: the recording leaves the following open"
     return label, f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"

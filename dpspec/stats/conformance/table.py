@@ -2,6 +2,16 @@
 
 If several trials show the same quantity, the smallest p-value counts, with a Bonferroni correction. Planned checks have
 the detection limits of the tests of a run exactly as declared.
+
+The smallest relative deviation of the noise that is found with 50 steps and 8 parameters, at all steps or at one:
+
+>>> phase = FrozenMap({"steps": 50, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}})
+>>> run = Run(phases=[phase], records=40, parameters=8, groups={}, capabilities={"noise-log"})
+>>> for check in foresee(run):
+...     if check.assumption == "noise-scale":
+...         print(f"{check.test}: {check.detectable:.2f}")
+chi-square: 0.28
+chi-square at each step: 4.68
 """
 
 import math

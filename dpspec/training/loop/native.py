@@ -2,6 +2,21 @@
 
 Each run of a batch draws the same batches and noise as if trained separately; only sums differ by rounding. Batched
 runs cannot be resumed.
+
+>>> phase = FrozenMap({"steps": 5, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}})
+>>> def job(seed):
+...     return TrainingJob(
+...         x=np.ones((10, 4), dtype=np.float32),
+...         y=np.zeros(10, dtype=np.int64),
+...         model=torch.nn.Linear(4, 2),
+...         phases=(phase,),
+...         options=FrozenMap({"learning_rate": 0.5, "reduction": "mean"}),
+...         expected_batch_size=10.0,
+...         device="cpu",
+...         seed=seed,
+...     )
+>>> run_batched([job(1), job(2), job(3)]).shape  # the final weights of three models with 10 parameters
+torch.Size([3, 10])
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,13 +31,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import dpspec.contract as dps
+from dpspec.accounting.discrete_noise import SCALE
 from dpspec.contract.frozen import FrozenMap
-from dpspec.contract.phase import Phase
+from dpspec.contract.phase import DISCRETE, Phase
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
 from dpspec.sampling import SamplingScheme, sampler_of
 from dpspec.training.adaptive_clipping import AdaptiveClipping, unclipped
 from dpspec.training.device import full_precision, generator, send
 from dpspec.training.device import tensors as tensors  # plugins import this name
+from dpspec.training.discrete_gaussian import IntegerClipper, IntegerContributions, discrete_gaussian
 from dpspec.training.gradients import flat_model, memory
 from dpspec.training.gradients.persample import Clip, ClippedSum, Clipper, FlatModel, clipper, clipper_of
 from dpspec.training.gradients.stacked_models import StackedModel, tiles
@@ -51,7 +68,7 @@ class ScheduledPhase:
             noise_multiplier=phase.noise_multiplier,
             clip_norm=phase.clip_norm,
             sampler=sampler,
-            clip=clipper_of(phase),
+            clip=_clip_of(phase),
             noise=phase.noise,
             adaptive=AdaptiveClipping.of(phase),
         )
@@ -63,6 +80,15 @@ class ScheduledPhase:
     @property
     def deviation(self) -> float:
         return self.noise_multiplier * self.clip_norm
+
+    def in_numbers(self, values: Tensor, like: Tensor) -> Tensor:
+        """Sums or noise of the loop as numbers of the type of ``like``: integers are multiples of the grid."""
+        return (values.double() * self.clip.grid).to(like) if isinstance(self.clip, IntegerClipper) else values
+
+
+def _clip_of(phase: Phase) -> Clipper:
+    clip = clipper_of(phase)
+    return IntegerClipper.of(clip, phase.noise_multiplier) if phase.noise == DISCRETE else clip
 
 
 @dataclass(frozen=True)
@@ -182,8 +208,17 @@ def laplace_noise(total: Tensor, deviation: float, source: torch.Generator) -> T
     return (first - second) * (deviation / sqrt(2.0))
 
 
+def discrete_gaussian_noise(total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
+    """Independent integers of the discrete Gaussian distribution per parameter, whose spacing is deviation / SCALE."""
+    return discrete_gaussian(total.numel(), SCALE, source)
+
+
 #: Noise by the distribution of a phase.
-NOISES: dict[str, Noise] = {"gaussian": gaussian_noise, "laplace": laplace_noise}
+NOISES: dict[str, Noise] = {
+    "gaussian": gaussian_noise,
+    "laplace": laplace_noise,
+    DISCRETE: discrete_gaussian_noise,
+}
 
 
 def train_many(trainer: Trainer, jobs: Sequence[TrainingJob]) -> None:
@@ -306,7 +341,7 @@ class NativeTrainer:
         train_with(job, parts_of(job))
 
     def train_many(self, jobs: Sequence[TrainingJob]) -> None:
-        if any(draws_users(job.phases) for job in jobs):
+        if any(draws_users(job.phases) or _adds_integers(job.phases) for job in jobs):
             for job in jobs:
                 self.train(job)
             return
@@ -318,11 +353,16 @@ def draws_users(phases: Sequence[FrozenMap]) -> bool:
     return any(Phase.of(phase).sampling.of_users for phase in phases)
 
 
+def _adds_integers(phases: Sequence[FrozenMap]) -> bool:
+    return any(Phase.of(phase).noise == DISCRETE for phase in phases)
+
+
 def parts_of(job: TrainingJob) -> Parts:
     model = FlatModel.of(job)
     x, y = tensors(job.x, job.y, job.device)
     schedule = Schedule.of(job.phases, len(x) + (job.canaries.count if job.canaries is not None else 0))
-    contributions = RecordsAndCanaries(model, x, y, job.canaries)
+    kind = IntegerContributions if schedule.noise == DISCRETE else RecordsAndCanaries
+    contributions = kind(model, x, y, job.canaries)
     if schedule.records_per_user is not None:
         contributions = UsersAndCanaries(model, x, y, job.canaries, most=schedule.records_per_user, seed=job.seed)
     elif y.ndim > 1:
@@ -367,12 +407,12 @@ def train_with(job: TrainingJob, loop_parts: Parts) -> None:
             indices = phase.sampler.draw(sampling)
             clipped = loop_parts.contributions(state, indices, phase.clip)
             noise = loop_parts.noise(clipped.sum, phase.deviation, source)
-            state = loop_parts.update(state, clipped.sum + noise)
+            state = loop_parts.update(state, phase.in_numbers(clipped.sum + noise, state))
             _report_count(observers, step, loop_parts.clip_norms.count(phase, clipped.norms))
             for observer in observers:
                 observer.sampled(step, indices)
                 observer.clipped(step, clipped.norms)
-                observer.noised(step, noise)
+                observer.noised(step, phase.in_numbers(noise, state))
                 observer.released(step, state)
             if checkpoint is not None and checkpoint.due(step, total):
                 checkpoint.save(step, state, stateful)

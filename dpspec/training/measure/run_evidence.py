@@ -1,4 +1,23 @@
-"""Convert the observers' logs of a run to the evidence that ``stats.conformance.table`` tests."""
+"""Convert the observers' logs of a run to the evidence that ``stats.conformance.table`` tests.
+
+>>> from dpspec.stats.conformance.table import counted
+>>> from dpspec.training.loop.native import NativeTrainer
+>>> phase = FrozenMap({"steps": 5, "noise_multiplier": 1.0, "clip_norm": 1.0, "sampling": {"scheme": "full"}})
+>>> job = TrainingJob(
+...     x=np.ones((10, 4), dtype=np.float32),
+...     y=np.zeros(10, dtype=np.int64),
+...     model=torch.nn.Linear(4, 2),
+...     phases=(phase,),
+...     options=FrozenMap({"learning_rate": 0.5, "reduction": "mean"}),
+...     expected_batch_size=10.0,
+...     device="cpu",
+...     seed=7,
+... )
+>>> watched = WatchedRun(job)
+>>> NativeTrainer().train(replace(job, observers=watched.observers))
+>>> [(check.test, check.measured) for check in counted([phase], [FrozenMap(watched.evidence())])]
+[('released models, exact', 5.0), ('steps in the logs, exact', 5.0)]
+"""
 
 import copy
 import operator

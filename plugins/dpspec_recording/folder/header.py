@@ -21,7 +21,7 @@ from dpspec.json_records import Between
 from dpspec_recording.folder.step_record import MOST_RECORDS
 
 #: The version of the format of a folder.
-FORMAT = 12
+FORMAT = 13
 
 #: The clipping of an optimizer, and the sampling of a loader in rising order of risk.
 Clipping: TypeAlias = Literal["flat", "per-layer", "adaptive", "ghost", "own"]
@@ -113,13 +113,18 @@ class Header:
     notes: tuple[str, ...] = ()
 
     @property
+    def is_reported(self) -> bool:
+        """Whether the training reports its batches, norms, sums and noise itself: all but Opacus' are not observed."""
+        return self.source != "opacus"
+
+    @property
     def is_poisson(self) -> bool:
         return self.scheme == "poisson"
 
     @property
     def has_rates(self) -> bool:
         """Whether a step with a rate has a Poisson sample: drawn by a sampler, or declared by a loop without one."""
-        return self.is_poisson or (self.scheme, self.source) == ("none", "own-loop")
+        return self.is_poisson or (self.scheme == "none" and self.is_reported)
 
     @property
     def in_epochs(self) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeAlias, get_args
 
 from dpspec.errors import RecordingError, UsageError
+from dpspec_recording.folder import script_facts
 from dpspec_recording.folder.facts import Facts, of_parts
 from dpspec_recording.folder.header import MOST_PARTS, Header, Scheme
 from dpspec_recording.folder.joined_folder import (
@@ -25,6 +26,7 @@ from dpspec_recording.folder.joined_folder import (
     open_part,
 )
 from dpspec_recording.folder.run_folder import INTERNAL, MARK, STATES, STEPS, RunFolder, Scored
+from dpspec_recording.folder.script_facts import ScriptFacts
 from dpspec_recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 from dpspec_recording.folder.weights import Table
 
@@ -49,6 +51,15 @@ def earlier_part(folder: Path, rank: str, part: int) -> RunFolder | None:
         with contextlib.suppress(RecordingError, UsageError):
             return RunFolder.open(part_of(folder, number) / rank)
     return None
+
+
+def saved_parameters(folder: Path) -> list[str]:
+    """The digests of the trained parameters in all states that the parts of one process noted, in their order."""
+    digests = list[str]()
+    for number in range(1, next_part(folder)):
+        with contextlib.suppress(RecordingError, UsageError):
+            digests += [state.digests["parameters"] for state in RunFolder.open(part_of(folder, number)).states()]
+    return digests
 
 
 def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
@@ -119,14 +130,16 @@ def _numbers(folder: Path) -> list[int]:
 class Seam:
     """The beginning of a later part.
 
-    source: the place of the part and the step that it continues; None if no saved state has its parameters. state: the
-    source's, or the last one of the part before. doubts: what differs from it, as subject and predicate. recounted:
+    source: the place of the part and the step that it continues; None if no saved state has its parameters, or if it
+    starts with a server's. state: the source's, or the last one of the part before. is_received: whether it starts with
+    a server's weights. doubts: what differs from it, as subject and predicate. recounted:
     whether its accountant does not continue the history. fresh: whether only its optimizer has lost its state.
     """
 
     source: tuple[int, int] | None
     state: SavedState
     start: SavedState
+    is_received: bool
     doubts: list[tuple[str, str]]
     recounted: bool
     fresh: bool
@@ -172,8 +185,11 @@ class ResumedFolder:
         return self.parts[-1].weights
 
     @property
-    def script(self) -> None:
-        """No script contains parts that several jobs may have made."""
+    def script(self) -> ScriptFacts | None:
+        """The script around all parts; None unless a recorder of whole scripts saw the end of each."""
+        scripts = [part.script for part in self.parts]
+        whole_scripts = [script for script in scripts if script is not None]
+        return script_facts.of_parts(whole_scripts) if len(whole_scripts) == len(scripts) else None
 
     @property
     def joints(self) -> list[tuple[int, Seam]]:
@@ -226,6 +242,8 @@ class ResumedFolder:
             self.lengths.append(step_count - begun)
             self.covered.append(min(covered, step_count - begun))
             needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == part_index), default=0)
+            if any(seam.is_received for seam in self.seams[part_index:]):  # the server has its last weights
+                needed = self.lengths[-1]
             if needed > covered or (needed and fact is None):
                 self.missing.append(self.numbers[part_index])
             if fact is not None:
@@ -284,17 +302,22 @@ def _seam(
         return sum(agreeing), candidate[0], candidate[1].step
 
     part, state = max(same, key=likeness, default=(0, nothing))
+    is_received = not same and bool(starts) and all(rank_start.received for rank_start in starts)
     doubts, name = list[tuple[str, str]](), f"part {numbers[-1]}"
     if len(starts) < len(rank_states) or not starts:
         doubts.append((name, "has no state of its start"))
-    elif not same:
-        text = "starts with parameters that no earlier part ended with or saved by state_dict(): load the checkpoint "
-        doubts.append((name, f"{text}before the block, or --assume joined-parts for a server's weights"))
+    elif not (same or is_received):
+        text = "starts with parameters that no earlier part ended with or saved by state_dict()"
+        hint = "load the checkpoint before the block, or declare a server's weights by received= or --client"
+        doubts.append((name, f"{text}: {hint}"))
     # Without the state that it continues, an accountant may continue a step that no recorder saw.
     least = min((before.accounted for _, before in saved if before.accounted), default=0)
-    lost = start.fresh and not state.fresh
     options = {name: repr(option.values) for name, option in start.options.items()}
-    if same:
+    state = state if same else next((earlier_state for _, earlier_state in reversed(saved)), nothing)
+    lost = (same or is_received) and start.fresh and not state.fresh
+    if is_received:
+        state = replace(state, digests={**state.digests, "parameters": start.digests["parameters"]})
+    if same or is_received:
         for rank, rank_start in enumerate(starts):
             where = name if len(starts) == 1 else f"rank {rank} of {name}"
             doubts += [(where, text) for text in _doubts(rank_start, state, earlier, rank)]
@@ -302,13 +325,14 @@ def _seam(
                 doubts.append((where, "starts with other options than the first rank"))
     return Seam(
         source=(part, state.step) if same else None,
-        state=state if same else next((earlier_state for _, earlier_state in reversed(saved)), nothing),
+        state=state,
         start=start,
+        is_received=is_received,
         doubts=list(dict.fromkeys(doubts)),
         recounted=not all(_agree(rank_start, state, "accountant") for rank_start in starts)
-        if same
+        if same or is_received
         else any(rank_start.accounted < least for rank_start in starts),
-        fresh=lost,
+        fresh=bool(lost),
     )
 
 

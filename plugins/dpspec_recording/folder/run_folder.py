@@ -414,7 +414,7 @@ class RunFolder:
             script = json_records.read(ScriptFacts, _mapping(payload, where), where)
         except ValueError as error:
             raise RecordingError(str(error)) from None
-        listed = (*script.before, *script.after, *script.peers)
+        listed = (*script.before, *script.between, *script.after, *script.peers)
         if any(len(text) > LONGEST_TEXT for text in texts(tuple(tuple(vars(entry).values()) for entry in listed))):
             raise RecordingError(f"{where}: a text has more than {LONGEST_TEXT} characters")
         return script

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpspec.json_records import Count
@@ -45,7 +46,9 @@ class ScriptFacts:
     Attributes:
         whole: Whether the recorder watched the script from its first line; not if it was imported later.
         before, after: Steps of other optimizers before the recording began, and after its end. Those in between are
-            facts of the recording.
+            facts of the recording. Before a later part these are the steps since the end of the part before it.
+        between: Those between the parts of the recording.
+        returned: The number of loads of an earlier step's weights into the model of a federation's client.
         missed: The number of steps of the recorded optimizer that the recording does not have.
         peers: Other private trainings.
         read: The steps after which ``state_dict()`` of the recorded model was called, the last ones if there are many.
@@ -53,7 +56,27 @@ class ScriptFacts:
 
     whole: bool
     before: tuple[OtherSteps, ...] = ()
+    between: tuple[OtherSteps, ...] = ()
     after: tuple[OtherSteps, ...] = ()
+    returned: Count = 0
     missed: Count = 0
     peers: tuple[OtherTraining, ...] = ()
     read: tuple[Count, ...] = ()
+
+
+def of_parts(scripts: Sequence[ScriptFacts]) -> ScriptFacts:
+    """The script around all parts of a recording, at least one.
+
+    The numbers of the steps after which the weights were read count from the beginning of each part, so they are left
+    out.
+    """
+    peers = {peer.folder: peer for script in scripts for peer in script.peers}
+    return ScriptFacts(
+        whole=all(script.whole for script in scripts),
+        before=scripts[0].before,
+        between=tuple(steps for script in scripts[1:] for steps in script.before)[:MOST_LISTED],
+        after=scripts[-1].after,
+        returned=sum(script.returned for script in scripts),
+        missed=sum(script.missed for script in scripts),
+        peers=tuple(peers.values())[:MOST_LISTED],
+    )

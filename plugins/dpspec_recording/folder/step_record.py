@@ -305,7 +305,8 @@ class SavedState:
     everything else in the model, of the optimizer's state, of the accountant's history, of some records, and of the
     seeds and states of the generators of noise and batches. accounted: the accountant's number of steps. fresh: whether
     the optimizer has no state. options: their values, with the origin of a change since the last step. secret: the key
-    of the noise's directions and of the records' digest, equal in all parts. facts: as in the end record.
+    of the noise's directions and of the records' digest, equal in all parts. received: whether the model's tensors are
+    those that a server sent. facts: as in the end record.
     """
 
     step: int
@@ -314,6 +315,7 @@ class SavedState:
     fresh: bool = True
     options: Mapping[str, OptionChange] = field(default_factory=dict)
     secret: str = ""
+    received: bool = False
     facts: Mapping[str, Any] | None = None
 
     def encode(self) -> bytes:
@@ -334,7 +336,7 @@ class SavedState:
             set(digests) == set(DIGESTS)
             and all(isinstance(text, str) and len(text) <= _LONGEST for text in (read["secret"], *digests.values()))
             and all(type(read[name]) is int and 0 <= read[name] <= UNSEEN for name in ("step", "accounted"))
-            and (type(read["fresh"]), type(read["options"])) == (bool, str)
+            and (type(read["fresh"]), type(read["options"]), type(read["received"])) == (bool, str, bool)
             and (facts is None or isinstance(facts, dict))
         )
         if not fits:

@@ -29,11 +29,56 @@ from dpspec_recording.folder.step_record import PublicStep
 from dpspec_recording.recorder import Recorder
 
 
+class _Tree:
+    """The pytree of the parameters. The recorder gets its trained leaves as a list."""
+
+    def __init__(self, params: Any, frozen: Any) -> None:
+        leaves, self._structure = jax.tree.flatten(params)
+        flags = jax.tree.map(lambda flag, part: jax.tree.map(lambda _: bool(flag), part), frozen, params)
+        self._frozen = [
+            np.array(leaf) if flag else None for leaf, flag in zip(leaves, jax.tree.leaves(flags), strict=True)
+        ]
+
+    def trained(self, tree: Any) -> list[Any]:
+        """The leaves of a pytree that are not frozen."""
+        leaves = jax.tree.leaves(tree)
+        if len(leaves) != len(self._frozen):
+            raise UsageError(f"report got a pytree of {len(leaves)} arrays, the parameters have {len(self._frozen)}")
+        return [leaf for leaf, fixed in zip(leaves, self._frozen, strict=True) if fixed is None]
+
+    def require_frozen(self, params: Any) -> None:
+        """Raise ``UsageError`` if a frozen leaf has other values than before the first step."""
+        named_leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+        for (path, leaf), fixed in zip(named_leaves, self._frozen, strict=True):
+            if fixed is not None and not np.array_equal(fixed, np.asarray(leaf), equal_nan=True):
+                raise UsageError(f"params{jax.tree_util.keystr(path)} is declared frozen, and moved")
+
+    def on_leaves(self, optimizer: Any) -> Any:
+        """The optimizer for lists of trained leaves: its labels and masks may name places in the whole tree."""
+        if not hasattr(optimizer, "_replace"):  # None, or an object with methods, such as ``optax.MultiSteps``
+            return optimizer
+        structure, frozen = self._structure, self._frozen
+
+        def whole(leaves: Any, fill: Any) -> Any:
+            trained_leaves = iter(leaves)
+            return structure.unflatten([next(trained_leaves) if fixed is None else fill(fixed) for fixed in frozen])
+
+        def init(leaves: Any) -> Any:
+            return optimizer.init(whole(leaves, np.copy))
+
+        def update(gradients: Any, state: Any, leaves: Any) -> Any:
+            updates, state = optimizer.update(whole(gradients, np.zeros_like), state, whole(leaves, np.copy))
+            moved = zip(jax.tree.leaves(updates), frozen, strict=True)
+            return [leaf for leaf, fixed in moved if fixed is None], state
+
+        return optimizer._replace(init=init, update=update)
+
+
 class Steps:
     """Reports the steps of one training to a recorder; made by :func:`record_steps`."""
 
-    def __init__(self, recorder: Recorder, clip_norm: float) -> None:
-        self._recorder, self._clip_norm = recorder, clip_norm
+    def __init__(self, recorder: Recorder, clip_norm: float, tree: _Tree) -> None:
+        self._recorder, self._clip_norm, self._tree = recorder, clip_norm, tree
 
     def report(self, drawn: Any, grad_norms: Any, total: Any, noisy: Any, gradient: Any, params: Any) -> None:
         """Report one step, after the parameters moved.
@@ -47,17 +92,21 @@ class Steps:
             params: The parameters after the step.
 
         Raises:
-            UsageError: There are fewer norms than drawn records, or the trees differ from the parameters.
+            UsageError: There are fewer norms than drawn records, the trees differ from the parameters, or a frozen leaf
+                moved.
         """
         numbers, norms = np.asarray(drawn), np.asarray(grad_norms)
         if len(norms) < len(numbers):
             raise UsageError(f"report got {len(norms)} norms of {len(numbers)} records: give return_grad_norms=True")
         members = numbers >= 0
         self._recorder.sampled(numbers[members])
-        self._recorder.clipped(np.minimum(norms[: len(numbers)][members], self._clip_norm))
-        self._recorder.summed(jax.tree.leaves(total))
-        self._recorder.noised(jax.tree.leaves(jax.tree.map(lambda after, before: after - before, noisy, total)))
-        self._recorder.stepped(parameters=jax.tree.leaves(params), gradients=jax.tree.leaves(gradient))
+        unclipped = norms[: len(numbers)][members]
+        self._recorder.clipped(np.minimum(unclipped, self._clip_norm), unclipped=unclipped)
+        sums = self._tree.trained(total)
+        self._tree.require_frozen(params)
+        self._recorder.summed(sums)
+        self._recorder.noised([after - before for after, before in zip(self._tree.trained(noisy), sums, strict=True)])
+        self._recorder.stepped(parameters=self._tree.trained(params), gradients=self._tree.trained(gradient))
 
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of the recorded steps at ``delta`` in (0, 1)."""
@@ -66,7 +115,7 @@ class Steps:
 
 @contextmanager
 def record_steps(
-    folder: str | PathLike[str], params: Any, optimizer: Any, *, clip_norm: float, **declared: Any
+    folder: str | PathLike[str], params: Any, optimizer: Any, *, clip_norm: float, frozen: Any = False, **declared: Any
 ) -> Iterator[Steps]:
     """Record DP-SGD.
 
@@ -75,14 +124,16 @@ def record_steps(
         params: The parameters before the first step, a pytree of arrays.
         optimizer: The gradient transformation of optax, or None.
         clip_norm: The largest l2 norm of one record's contribution, > 0.
+        frozen: True for each leaf that no step moves, which needs no noise: a pytree of bool, or a prefix of one.
         **declared: ``noise_multiplier``, ``rate`` and ``records`` of ``dpspec.record``.
 
     Yields:
         The reporter of the steps.
     """
-    leaves = jax.tree.leaves(params)
-    with dpspec.record(folder, model=leaves, optimizer=optimizer, clip_norm=clip_norm, **declared) as recorder:
-        yield Steps(recorder, clip_norm)
+    tree = _Tree(params, frozen)
+    leaves, rule = tree.trained(params), tree.on_leaves(optimizer)
+    with dpspec.record(folder, model=leaves, optimizer=rule, clip_norm=clip_norm, **declared) as recorder:
+        yield Steps(recorder, clip_norm, tree)
 
 
 def differences(folder: str | PathLike[str], event: Any) -> list[str]:

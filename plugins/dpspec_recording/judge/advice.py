@@ -1,7 +1,11 @@
-"""What to do about the rejected tests of a run: the advice of each cause once, without what follows from others."""
+"""What to do about the rejected tests of a run: the advice of each cause once, without what follows from others.
+
+Also what to do about an epsilon above the claim.
+"""
 
 from collections.abc import Collection, Sequence
 
+from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
 from dpspec_recording.outcomes.conditions import CONDITIONS
 from dpspec_recording.outcomes.faults import Fault, RunTest, have
@@ -21,6 +25,16 @@ _LARGER = (noise.PAIRS, noise.DISTANCES)
 
 #: Noise of few numbers has another standard deviation than their distribution.
 _FEW_NUMBERS = (noise.REPEATED, noise.POOLED)
+
+
+#: Changes that lower the epsilon of a training with adaptive clip norms, and of others.
+_RETRAINING_ADAPTIVE = "a larger unclipped_num_std or noise multiplier, a smaller rate or fewer steps, or flat clipping"
+_RETRAINING = "a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"
+
+
+def retraining_of(run: RecordedRun) -> str:
+    """How to train with a smaller epsilon than this run has."""
+    return f"train with {_RETRAINING_ADAPTIVE if run.header.clipping == 'adaptive' else _RETRAINING}"
 
 
 def advice_on(tests: Sequence[RunTest], rejected: Sequence[RunTest]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dpspec.text import several
 from dpspec_recording.folder.joined_folder import Comparison
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
-from dpspec_recording.judge.joined_checks import joined_parts
+from dpspec_recording.judge.joined_checks import joined_parts, server_weights
 from dpspec_recording.judge.recorded_run import RecordedRun, follow
 from dpspec_recording.outcomes.conditions import NOTHING_ELSE, PER_RECORD_CLIPPING, TEXTS, stated
 from dpspec_recording.outcomes.outcome import Outcome, assumptions_of, doubts_about, undeclared
@@ -30,10 +30,10 @@ _PLACES = {
     for position, name in enumerate(
         (
             *("data-independent-hyperparameters", "sampling", "unused-batches", PER_RECORD_CLIPPING, "public-rows"),
-            *("precision", "noise-law", "secret-randomness", HONEST_SCRIPT, "loop-reports", "joined-ranks", "noise"),
-            *("joined-parts", "update-rule", "gradient-map", "public-data", "model-state"),
-            *("released-model", "model-choice"),
-            *("one-record", "unmixed-batches", "repeated-records", "loss-reduction", "gradient-parameters"),
+            *("precision", "noise-law", "exact-arithmetic", "secret-randomness", HONEST_SCRIPT, "loop-reports"),
+            *("joined-ranks", "noise", "joined-parts", "server-weights", "update-rule", "gradient-map", "public-data"),
+            *("model-state", "released-model", "model-choice", "one-record", "unmixed-batches", "repeated-records"),
+            *("loss-reduction", "gradient-parameters"),
             *("ended-by-error", "order"),
         )
     )
@@ -89,12 +89,14 @@ class RunAssumptions:
 
 
 def _of_run(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Outcome]:
+    yield stated("exact-arithmetic")
     yield stated("secret-randomness")
     yield stated(HONEST_SCRIPT)
     if run.header.world:
         yield _joined_ranks(run)
     if run.resumed is not None:
         yield joined_parts(run.resumed)
+    yield from server_weights(run)
     yield from _released_model(run, released)
     yield stated("one-record")
 
@@ -122,18 +124,18 @@ def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     are not reported.
     """
     header, rates = run.header, np.unique(run["rate"][np.isfinite(run["rate"])])
-    rate = header.rate if header.source == "opacus" else float(rates[0]) if len(rates) == 1 else None
+    rate = header.rate if not header.is_reported else float(rates[0]) if len(rates) == 1 else None
     if header.records is None or rate is None or rate <= 0.0:
         return ""
     computed_constants = []
     batches = round(1.0 / rate)
-    if header.source == "opacus" and abs(batches * rate - 1.0) < 1e-9 and "rate" not in public:
+    if not header.is_reported and abs(batches * rate - 1.0) < 1e-9 and "rate" not in public:
         computed_constants.append(f"the rate {rate:.4g} may be 1 over the number of batches")
     mean_size = header.records * rate
     divisors = run["divisor"][np.isfinite(run["divisor"])]
     if header.expected_batch_size is not None:
         divisors = np.append(divisors, header.expected_batch_size)
-    is_fitted = header.source != "opacus"
+    is_fitted = header.is_reported
     if run.has_mapped_factor:  # a script that divides the sum itself
         divisors, is_fitted = run["measured_divisor"][np.isfinite(run["measured_divisor"])], True
     products = ((math.floor(mean_size), "the floor of "), (mean_size, ""), (math.ceil(mean_size), "the ceiling of "))
@@ -170,6 +172,11 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         doubt += f", but {run.missing_end}; what came after it is not known"
     doubt += "".join(f", but {text}" for text in doubts_about("released-model", run.all_outcomes))
     script = None if run.end is None else run.folder.script
+    if script is not None and script.returned:
+        doubt += (
+            f", but the script loaded weights of an earlier step {several(script.returned, 'time')}: if a loss on the "
+            "records chose them, the choice has no noise"
+        )
     if script is not None and script.missed:
         doubt += (
             f", but its optimizer made {several(script.missed, 'step')} in the script that the recording does not "

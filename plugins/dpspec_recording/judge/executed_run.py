@@ -23,7 +23,7 @@ from dpspec.results.conformance_status import rejected
 from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.run_folder import FILES
 from dpspec_recording.folder.weights import ReleasedModel
-from dpspec_recording.judge.advice import advice_on
+from dpspec_recording.judge.advice import advice_on, retraining_of
 from dpspec_recording.judge.assumptions import RunAssumptions
 from dpspec_recording.judge.bounds import ADD_REMOVE, PROFILE, ZERO_OUT, ScheduleBounds, phases_of, profile_series
 from dpspec_recording.judge.canaries import CONFIDENCE, canary_bound, contradiction, doubts, evidence_of, unscored
@@ -253,6 +253,7 @@ def _executed(
                 more_phases=max(0, len(executed_phases) - _MOST_PHASES),
                 phases_alone=schedule.is_of_phases_alone,
                 advice=advice_on(bad, bad),
+                retraining=retraining_of(run),
                 assumes=assumes(run_channels),
                 assumed=assumed,
                 public=public,

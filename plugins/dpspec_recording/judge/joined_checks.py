@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from dpspec.contract import Assumption
 from dpspec.stats import gaussian_noise
+from dpspec.text import several
 from dpspec_recording.folder.joined_folder import SUMMED
 from dpspec_recording.folder.resumed_folder import ResumedFolder
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
+from dpspec_recording.probes.rules import Rules
+from dpspec_recording.rules import second_optimizer
+from dpspec_recording.rules.second_optimizer import OtherOptimizers
 
 SHORTER = Fault(
     name="shorter-rank",
@@ -141,6 +145,7 @@ def resume_checks(run: RecordedRun) -> Iterator[RunTest]:
 
 
 def joined_parts(folder: ResumedFolder) -> Assumption:
+    """The statement on all parts, with the differences between the end of a part and the next start."""
     text = f" ({len(folder.parts)} parts)"
     if lost := sum(folder.lengths) - sum(folder.covered):
         text += f"; no model of the {lost} steps after the last checkpoint of a killed part is released"
@@ -151,8 +156,50 @@ def joined_parts(folder: ResumedFolder) -> Assumption:
         predicate = "was killed, and not all that its checkpoint contains was observed"
         subjects.setdefault(predicate, []).append(f"part {number}")
     doubts = [doubt for predicate, named in subjects.items() for doubt in _together(predicate, named)]
+    script = folder.script
+    if doubts and script is not None:
+        doubts += dict.fromkeys(
+            f"between parts the script made {_steps_of(counted.steps, counted.optimizer, True)} without privacy"
+            for counted in script.between
+            if counted.on_model
+        )
     text += f", but {'; '.join(doubts)}" if doubts else ""
     return stated("joined-parts", text, "unchecked" if doubts else "declared")
+
+
+def server_weights(run: RecordedRun) -> Iterator[Assumption]:
+    """The statement on a server, if parts start with its weights.
+
+    Steps without privacy leave it open: the server may have the tensors that they changed.
+    """
+    received = [] if run.resumed is None else received_parts(run.resumed)
+    if not received:
+        return
+    script, rules = run.folder.script, run.fact(Rules)
+    stepped = (
+        []
+        if script is None
+        else [_steps_of(counted.steps, counted.optimizer, counted.on_model) for counted in script.between]
+    )
+    for facts in () if rules is None else rules.of(second_optimizer.RULE, OtherOptimizers):
+        optimizers = () if facts is None else facts.optimizers
+        stepped += [_steps_of(counted.steps, counted.name, counted.inside > 0) for counted in optimizers]
+    text = f" ({several(len(received), 'part')})"
+    if not stepped:
+        yield stated("server-weights", text)
+        return
+    named = ", ".join(dict.fromkeys(stepped[:_MOST_SUBJECTS]))
+    doubt = f", but the script also made steps without privacy: {named}. Did they read these records"
+    yield stated("server-weights", f"{text}{doubt}?", "unchecked")
+
+
+def received_parts(folder: ResumedFolder) -> list[int]:
+    """The numbers of the parts that start with a server's weights."""
+    return [number for number, seam in folder.joints if seam.is_received]
+
+
+def _steps_of(steps: int, optimizer: str, on_model: bool) -> str:
+    return f"{several(steps, 'step')} of {optimizer}{' on tensors of the model' if on_model else ''}"
 
 
 def _together(predicate: str, subjects: Sequence[str]) -> list[str]:
@@ -163,6 +210,9 @@ def _together(predicate: str, subjects: Sequence[str]) -> list[str]:
 
 
 def seam_notes(run: RecordedRun) -> Iterator[str]:
+    received = [] if run.resumed is None else received_parts(run.resumed)
+    if received:
+        yield f"Weights that a server sent are the start of {several(len(received), 'part')}."
     for number, seam in () if run.resumed is None else run.resumed.joints:
         if seam.source is not None and run.resumed is not None:
             part_index, step = seam.source

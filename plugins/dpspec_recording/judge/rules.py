@@ -59,7 +59,7 @@ def _rule_run(run: RecordedRun, delta: float, group_size: int) -> RuleRun:
     lower_quartiles = np.full(run.steps, np.nan) if internal is None else internal.lower
     compared = np.isfinite(lower_quartiles) & (np.nan_to_num(rows, nan=0.0) >= 4.0)
     return RuleRun(
-        own_loop=run.header.source == "own-loop",
+        own_loop=run.header.is_reported,
         steps=run.steps,
         delta=delta,
         group_size=group_size,

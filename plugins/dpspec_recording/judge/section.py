@@ -11,6 +11,7 @@ from dpspec.engine.accountant_figure import ACCOUNTANT_NAMES, History, accountan
 from dpspec_recording.folder.header import NEW_TOKENS
 from dpspec_recording.judge.bounds import ScheduleEpsilon
 from dpspec_recording.judge.canaries import CanaryBound
+from dpspec_recording.judge.generator import recorded_noise
 from dpspec_recording.judge.joined_checks import seam_notes
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.section_groups import AccountantReport
@@ -73,7 +74,8 @@ def recorded_origin(run: RecordedRun) -> ExecutedOrigin:
     """The origin of the first part, or of the first rank."""
     header = run.header
     common = {name: getattr(header, name) for name in ("began", "machine", "dtypes", "dataset", "indices", "federated")}
-    return ExecutedOrigin(**common, versions=FrozenMap(header.versions), records=header.present)
+    noise = recorded_noise(run)
+    return ExecutedOrigin(**common, versions=FrozenMap(header.versions), records=header.present, noise=noise)
 
 
 def unrecognized(run: RecordedRun) -> Iterator[str]:
@@ -85,7 +87,7 @@ def unrecognized(run: RecordedRun) -> Iterator[str]:
 
 def reports_batches(run: RecordedRun) -> bool:
     """Whether a custom loop reports its batches."""
-    return run.header.source == "own-loop" and bool((run["drawn"] >= 0).any())
+    return run.header.is_reported and bool((run["drawn"] >= 0).any())
 
 
 def setup(run: RecordedRun) -> Iterator[str]:

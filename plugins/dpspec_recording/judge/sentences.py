@@ -13,6 +13,7 @@ from dpspec.text import joined, several
 from dpspec_recording.audited_steps import POWER, found_faults
 from dpspec_recording.folder.script_facts import OtherSteps, ScriptFacts
 from dpspec_recording.judge.advice import advice_on
+from dpspec_recording.judge.joined_checks import received_parts
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.judge.section import reports_batches
 from dpspec_recording.outcomes.faults import RunTest
@@ -63,6 +64,8 @@ def confirmations(
         yield f"nothing else was trained on these records, {when}, {_NO_TEACHER}"
     else:
         yield from _outside(run, script, released=released)
+    if run.resumed is not None and received_parts(run.resumed):
+        yield "the server has of these records only the weights after each part: no other update, statistic or loss"
     choices = f"checkpoints, stopping by loss{_loads(run)}{_reads(run, script)}"
     yield f"the released model was chosen without them ({choices})"
     architecture = (
@@ -83,10 +86,10 @@ def confirmations(
         yield f"the data that public= declares holds no record and no copy of one ({public_facts.comparison})"
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
-    yield "seeds are secret, no constant or time; only weights are released, no logs"
+    yield "seeds are secret: no constant, time, weights or records; no log is released"
     if header.clipping == "ghost" and _not_replayed(run):
         yield "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by layer"
-    if header.source == "own-loop":
+    if header.is_reported:
         tails = untested_tails(run.fact(Noise))
         its_tails = f", and the noise is Gaussian {tails}, too" if tails else ""
         yield (

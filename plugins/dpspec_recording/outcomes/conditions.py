@@ -138,6 +138,12 @@ _ALL = (
         is_supported=True,
     ),
     Condition(
+        name="exact-arithmetic",
+        channel="noise",
+        text="noise and sums are real numbers: the bits of floating-point noise release more",
+        is_supported=True,
+    ),
+    Condition(
         name="secret-randomness",
         channel="noise",
         text=(
@@ -249,6 +255,15 @@ _ALL = (
             "the recorded parts of the training are on one dataset, with one model, whose attributes and "
             "functions no record changed between them, nothing else was trained between them, their generators "
             "are independent, and no record affects the choice of the checkpoints and of the loaded values"
+        ),
+    ),
+    Condition(
+        name="server-weights",
+        channel="released-model",
+        text=(
+            "the weights that parts start with come from a server, which has of these records only the weights "
+            "that earlier parts ended with: an average of clients' weights after private steps has no more, a state "
+            "that was trained or measured on the records without noise has"
         ),
     ),
     Condition(

@@ -151,6 +151,7 @@ class Rules(Probe[RuleFacts]):
             noise=step.noise,
             noise_generators=tuple(step.noise_generators),
             batch_generators=tuple(step.batch_generators),
+            unclipped_norms=step.reported_unclipped_norms(),
         )
         for rule, observer in self._at_steps:
             if rule.name in self._rules:
@@ -182,7 +183,7 @@ class Rules(Probe[RuleFacts]):
     def fired(self, steps: int, delta: float) -> tuple[str, ...]:
         """The names of the rules that give a caution on a claim about the steps until now."""
         header, names = self._header, list[str]()
-        run = RuleRun(own_loop=header.source == "own-loop", steps=steps, delta=delta, records=header.records)
+        run = RuleRun(own_loop=header.is_reported, steps=steps, delta=delta, records=header.records)
         for rule, observer in [*self._rules.values()]:
             with self._guarded(rule):
                 names += [rule.name] if observer.caution(observer.facts(), run) else []

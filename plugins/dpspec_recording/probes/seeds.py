@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpspec.json_records import Count
-from dpspec_recording.folder.merging import join_by
+from dpspec_recording.folder.merging import join_by, word
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Missing, Outcome
 from dpspec_recording.probes.probe import Probe, Training
@@ -29,11 +29,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedFacts:
-    """Steps with two generators of one seed, and with the public seed of an unseeded ``torch.Generator()``."""
+    """Steps with two generators of one seed, and with the public seed of an unseeded ``torch.Generator()``.
+
+    Attributes:
+        noise_device: The device of the noise's generator; empty if it is unknown.
+        seed_bits: The smallest number of bits of its seed; 64 if it is unknown.
+        draws: The smallest number of draws whose sum is one value: Opacus adds four with ``secure_mode``.
+    """
 
     shared: Count = field(metadata=join_by(sum))
     public: Count = field(metadata=join_by(sum))
+    noise_device: str = field(default="", metadata=join_by(word))
+    seed_bits: Count = field(default=64, metadata=join_by(min))
+    draws: Count = field(default=1, metadata=join_by(min))
 
+
+#: The number of draws that Opacus adds for one value with ``secure_mode``.
+_SECURE_DRAWS = 4
 
 SHARED_SEED = Fault(
     name="shared-seed",
@@ -70,6 +82,7 @@ class Seeds(Probe[SeedFacts]):
         self._optimizer: Any = None
         self._sampler: Any = None
         self._shared = self._with_public = 0
+        self._noise_device, self._seed_bits, self._draws = "", 64, _SECURE_DRAWS
 
     def start(self, training: Training) -> None:
         """Look up both generators."""
@@ -86,6 +99,10 @@ class Seeds(Probe[SeedFacts]):
         noise: Any = self._optimizer.generator or (self._default if self._on_host else None)
         batches: Any = None if self._sampler is None else self._sampler.generator or self._default
         seeds = _seed(noise), _seed(batches)
+        self._draws = min(self._draws, _SECURE_DRAWS if getattr(self._optimizer, "secure_mode", False) else 1)
+        self._noise_device = self._optimizer.params[0].device.type
+        if seeds[0] is not None:
+            self._seed_bits = min(self._seed_bits, seeds[0].bit_length())
         if noise is not batches and seeds[0] is not None and seeds[0] == seeds[1]:
             # of other devices, one seed gives other numbers
             self._shared += noise.device.type == batches.device.type
@@ -96,7 +113,13 @@ class Seeds(Probe[SeedFacts]):
 
     def facts(self) -> SeedFacts:
         """The steps until now. The generators of a custom loop are not known."""
-        return SeedFacts(shared=self._shared, public=self._with_public)
+        return SeedFacts(
+            shared=self._shared,
+            public=self._with_public,
+            noise_device=self._noise_device,
+            seed_bits=self._seed_bits,
+            draws=self._draws if self._noise_device else 1,
+        )
 
     @staticmethod
     def judge(facts: SeedFacts | None, run: RecordedRun) -> Iterator[Outcome]:

@@ -61,7 +61,9 @@ UPDATES = Fault(
     assumption="update-rule",
     title="updates that differ from the recomputed update",
     observed="measured",
-    advice="Remove hooks from the optimizer, and change no parameter or state in its step.",
+    advice="Remove hooks from the optimizer, and change no parameter or state in its step. A loop with arrays moves "
+    "its parameters by these updates alone: it puts no earlier weights back, and changes no number in the state of the "
+    "optimizer, such as a learning rate by a loss.",
 )
 
 

@@ -12,6 +12,7 @@ from dpspec_recording.rules import (
     model_inputs,
     one_norm_at_the_bound,
     records_in_model,
+    reseeded_generators,
     run_counts,
     second_optimizer,
     standardized_features,
@@ -20,6 +21,7 @@ from dpspec_recording.rules import (
 
 RULES = (
     guessable_seed.RULE,
+    reseeded_generators.RULE,
     trained_before.RULE,
     second_optimizer.RULE,
     metric_scheduler.RULE,

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
@@ -36,8 +37,13 @@ _OWN = {
 #: The numbers of keys of JAX that are split off a key, first and again, and that are folded into one.
 _SPLIT, _SPLIT_AGAIN, _FOLDED = 8, 4, 2
 
-#: The number of values of JAX that are compared: they depend on the key and their places alone.
-_JAX_VALUES = 8
+#: The number of values of JAX that are compared: they depend on the key and their places alone. The number of tensors
+#: whose first values are compared, because loops draw each by its own key.
+_JAX_VALUES, _JAX_TENSORS = 8, 8
+
+#: The seconds before the first step in which a seed of JAX is a time. A secret seed of 32 bits is one with
+#: probability 1e-6.
+_JAX_SECONDS = 3600
 
 #: By the number of units of a clock in a second, the seconds around the present in which a seed is a time. A seed of 64
 #: bits is one with probability 1e-8.
@@ -48,9 +54,11 @@ _DEFAULT = 67280421310721
 
 RULE = Rule(
     name="guessable-seed",
-    summary="torch, NumPy or Python's random was seeded with a small integer or the time, and noise or batches follow",
+    summary="torch, NumPy, Python's random or a key of JAX was seeded with a small integer or the time, and noise or "
+    "batches follow",
     why="Noise and batches follow from the seed: an adversary who guesses it subtracts the noise.",
-    fix="Remove the seed, or call torch.seed() before make_private; seed a generator of torch by its method seed().",
+    fix="Remove the seed, or call torch.seed() before make_private; seed a generator of torch by its method seed(); "
+    "make a key of JAX of secret bits, by jax.random.wrap_key_data.",
     code="dpspec_recording.rules.guessable_seed:GuessableSeed",
 )
 
@@ -82,46 +90,40 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
         self._sampler: Any = None
         self._batches: list[int] = []
         self._observed = False
-        self._first_size = 0
+        self._sizes: list[int] = []
         self._members: dict[str, int] = {}
 
     def start(self, setup: RuleSetup) -> None:
         import torch
 
-        self._private, self._sampler = setup.private_optimizer, _drawing_sampler(setup.loader)
+        from dpspec_recording.watching.generators import drawing_sampler
+
+        self._private, self._sampler = setup.private_optimizer, drawing_sampler(setup.loader)
         self._observed = self._private is not None
         if self._private is None:
             self._state, self._host_states = torch.get_rng_state(), _states()
             parameters = setup.model.parameters() if hasattr(setup.model, "parameters") else ()
-            self._first_size = next((p.numel() for p in parameters if p.requires_grad), 0)
+            self._sizes = [p.numel() for p in parameters if p.requires_grad]
 
     def after_step(self, step: RuleStep) -> None:
         import torch
+
+        from dpspec_recording.watching.generators import generator_of_batches, generator_of_noise
 
         if step.number == 1 and self._private is None:
             self._observed = not torch.equal(self._state, torch.get_rng_state())
             now = _states()
             used = [name for name, state in self._host_states.items() if state != now[name]]
             self._host = {name: seed for name in used if (seed := _seed_of(name, self._host_states[name])) is not None}
-            self._host |= _noise_seeds(step.noise, self._first_size)
+            self._host |= _noise_seeds(step.noise, self._sizes)
             self._members = _batch_seeds(step.drawn)
         if self._private is None:
             self._host = {**_seed_of_all(step.noise_generators), **self._host}
             self._members = {**_seed_of_all(step.batch_generators), **self._members}
-        noise = self._generator() if self._observed else None
-        batches = None if self._sampler is None else self._sampler.generator or torch.default_generator
+        noise = generator_of_noise(self._private) if self._observed else None
+        batches = None if self._sampler is None else generator_of_batches(self._sampler)
         _add_guessable(self._torch, noise)
         _add_guessable(self._batches, None if batches is noise else batches)
-
-    def _generator(self) -> Any:
-        import torch
-
-        if self._private is None:
-            return torch.default_generator
-        if self._private.generator is not None:
-            return self._private.generator
-        device = self._private.params[0].device
-        return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
 
     def facts(self) -> GuessableSeeds:
         return GuessableSeeds(
@@ -151,13 +153,6 @@ def _code(seeds: Mapping[str, int]) -> list[str]:
     return [_OWN.get(name, f"{name}.seed({{}})").format(seed) for name, seed in sorted(seeds.items())]
 
 
-def _drawing_sampler(loader: Any) -> Any:
-    """The sampler of a loader that draws from its ``generator``, of batches or of single records; None without one."""
-    batches = getattr(loader, "batch_sampler", None)
-    samplers = (batches, getattr(batches, "sampler", None))
-    return next((sampler for sampler in samplers if hasattr(sampler, "generator")), None)
-
-
 def _add_guessable(seeds: list[int], generator: Any) -> None:
     """Append the seed of a generator if it is guessable and new."""
     seed = None if generator is None else generator.initial_seed()
@@ -182,20 +177,20 @@ def _seed_of_all(generators: Sequence[Any]) -> dict[str, int]:
     return {"torch": seeds[0]} if seeds else {}
 
 
-def _noise_seeds(noise: Any, first_size: int) -> dict[str, int]:
-    """By kind of generator, the seed whose first normal values match the noise up to a factor."""
+def _noise_seeds(noise: Any, sizes: Sequence[int]) -> dict[str, int]:
+    """By kind of generator, the seed whose first normal values match noise of tensors of these sizes by a factor."""
     seeds: dict[str, int] = {}
-    for size in () if noise is None else {first_size, len(noise)}:
+    for size in () if noise is None else {*sizes[:1], len(noise)}:
         # torch draws 16 values together, which for 32 values or more depend on no others
         values = noise[: size if size < 32 else 16].double().cpu().numpy()
         if len(values) >= _VALUES:
             most = (1.0 - 1e-9) * float(values @ values) ** 0.5
             seeds |= _matching(len(values), True, _along(values, most))
-    return seeds | _jax_seeds(noise)
+    return seeds | _jax_seeds(noise, sizes)
 
 
-def _jax_seeds(noise: Any) -> dict[str, int]:
-    """The usual seed of a key of JAX whose normal values match, or the values of a key made from it the noise.
+def _jax_seeds(noise: Any, sizes: Sequence[int]) -> dict[str, int]:
+    """The usual seed or time of a key of JAX whose normal values match, or the values of a key made from it the noise.
 
     A script that draws its noise by JAX has imported it.
     """
@@ -204,7 +199,8 @@ def _jax_seeds(noise: Any) -> dict[str, int]:
         return {}
     import numpy as np
 
-    random, seeds = jax.random, [seed for seed in _USUAL if _is_guessable(seed)]
+    random, now = jax.random, int(time.time())
+    seeds = [*filter(_is_guessable, _USUAL), *range(now - _JAX_SECONDS, now + 1)]
 
     def made(keys: Any, split: int) -> Any:
         """The keys (k, split + folded) that scripts make from keys (k,)."""
@@ -218,9 +214,11 @@ def _jax_seeds(noise: Any) -> dict[str, int]:
     all_keys = jax.numpy.concatenate([keys[:, None], first_keys, further], axis=1)
     values = jax.vmap(lambda key: random.normal(key, (_JAX_VALUES,)))(all_keys.reshape(-1))
     drawn = np.asarray(values, dtype=np.float64).reshape(*all_keys.shape, _JAX_VALUES)
-    first = noise[:_JAX_VALUES].double().cpu().numpy()
-    lengths = np.linalg.norm(drawn, axis=-1) * np.linalg.norm(first)
-    matches = (drawn @ first > (1.0 - 1e-9) * lengths).any(axis=1)
+    tensor_starts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True) if size >= _JAX_VALUES]
+    starts = {0, *tensor_starts[:_JAX_TENSORS]} if sum(sizes) == len(noise) else {0}
+    first = np.stack([noise[start : start + _JAX_VALUES].double().cpu().numpy() for start in starts], axis=1)
+    lengths = np.linalg.norm(drawn, axis=-1, keepdims=True) * np.linalg.norm(first, axis=0)
+    matches = (drawn @ first > (1.0 - 1e-9) * lengths).any(axis=(1, 2))
     return {"jax": seeds[int(np.argmax(matches))]} if matches.any() else {}
 
 

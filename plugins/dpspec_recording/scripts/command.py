@@ -49,6 +49,14 @@ def run(
             "as public= of dpspec.record. Repeatable.",
         ),
     ] = [],  # noqa: B006
+    client: Annotated[
+        bool,
+        typer.Option(
+            "--client",
+            help="The script is a client of a federation, or simulates clients: weights that it loads come from a "
+            "server, and trainings on the same records are parts of one recording.",
+        ),
+    ] = False,
     check: Annotated[
         bool,
         typer.Option(
@@ -85,7 +93,7 @@ def run(
     environment = dict(os.environ)
 
     def proceed() -> int:
-        session = start(folder, whole=True, public=tuple(public_data))
+        session = start(folder, whole=True, client=client, public=tuple(public_data))
         if check:
             session.after_end = lambda: _check(session, target, [*command], claim, environment)
         try:

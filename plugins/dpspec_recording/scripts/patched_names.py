@@ -59,5 +59,12 @@ STATE_HOOK = PatchedName(
     purpose="the steps after which the script reads a recorded model's weights; of recorded models only",
 )
 
+LOAD = PatchedName(
+    package="torch",
+    name="nn.Module.load_state_dict",
+    is_replaced=True,
+    purpose="the weights that a client of a federation got from its server; with `--client` only",
+)
+
 #: All names, in the order of the page.
-PATCHED_NAMES = (MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON, ITERATE, STEP_HOOK, FORWARD_HOOK, STATE_HOOK)
+PATCHED_NAMES = (MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON, ITERATE, STEP_HOOK, FORWARD_HOOK, STATE_HOOK, LOAD)

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.util import Finalize
@@ -16,9 +17,10 @@ from dpspec.errors import DpspecError, UsageError
 from dpspec_recording.notices import say, use_lines
 from dpspec_recording.scripts.imported import Imported
 from dpspec_recording.scripts.named_values import named_values
-from dpspec_recording.scripts.patched_names import ITERATE, MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON
+from dpspec_recording.scripts.patched_names import ITERATE, LOAD, MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON
 
 if TYPE_CHECKING:
+    from dpspec_recording.received_weights import LoadedTensors
     from dpspec_recording.scripts.steps import CountedSteps
     from dpspec_recording.scripts.training import PreparedTraining
 
@@ -28,21 +30,49 @@ OWN_LOOP = (
     "run.summed(total) and run.noised(noise): docs/how-to/audit-your-own-loop.md"
 )
 
+#: By the package of a library whose trainings are not recognized, what to do. Nothing of these packages is imported.
+OTHER_LIBRARIES = {
+    "jax_privacy": (
+        "jax-privacy adds the noise inside of compiled functions: a loop needs `with record_steps(...)` around it, and "
+        "in it one call steps.report(...) in each step: docs/how-to/audit-your-own-loop.md#a-loop-in-jax"
+    ),
+    "fastDP": (
+        "fastDP clips and sums inside of backward passes, under no public name: prepare the training by Opacus' "
+        "make_private, or write a loop that reports the sum and the noise: docs/how-to/audit-your-own-loop.md"
+    ),
+}
+
+#: What to do about Opacus' optimizer without ``make_private``.
+OWN_PARTS = (
+    "the script made Opacus' optimizer without make_private, so its parts are not known: put `with dpspec.record(RUN, "
+    "model=..., optimizer=..., loader=..., engine=...)` around the training, with the accountant as engine"
+)
+
+#: What to do about versions of Opacus before 1.0.
+OLD_OPACUS = (
+    "the script imports a version of Opacus without make_private: only Opacus 1.0 and newer ones are recognized; an "
+    "older engine is attached to the optimizer, and its accountant assumes Poisson batches that it does not draw"
+)
+
 #: The session of this process.
 _current: list[Session] = []
 
 
-def start(folder: Path, *, whole: bool, summary: bool = True, public: Sequence[str] = ()) -> Session:
+def start(
+    folder: Path, *, whole: bool, summary: bool = True, client: bool = False, public: Sequence[str] = ()
+) -> Session:
     """Begin to record this process, once; the session ends with the process.
 
     Args:
         folder: Training N is recorded in its subfolder N.
         whole: Whether the script has not begun.
         summary: Whether the end says where the recordings are.
+        client: Whether the script is a client of a federation, or simulates clients: weights that it loads come from a
+            server, and trainings on the same records are parts of one recording.
         public: The names of variables of the script that hold public data.
     """
     if not _current:
-        _current.append(Session(folder.absolute(), whole=whole, summary=summary, public=public))
+        _current.append(Session(folder.absolute(), whole=whole, summary=summary, client=client, public=public))
     return _current[0]
 
 
@@ -56,7 +86,9 @@ class Session:
         after_end: Called when all recordings have ended.
     """
 
-    def __init__(self, folder: Path, *, whole: bool, summary: bool, public: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, whole: bool, summary: bool, client: bool = False, public: Sequence[str] = ()
+    ) -> None:
         """Begin. The arguments are as for :func:`start`."""
         self.folder, self._whole, self._summary, self._public = folder, whole, summary, public
         self.trainings: list[PreparedTraining] = []
@@ -65,6 +97,10 @@ class Session:
         self._steps_of_cells = 0
         self._process, self._lock, self._depth = os.getpid(), threading.RLock(), 0
         self._steps: CountedSteps | None = None
+        self._is_client, self._obstacle = client, ""
+        self._loaded: LoadedTensors | None = None
+        #: By folder, the counted steps at the end of the last part.
+        self._steps_at_end: dict[Path, list[int]] = {}
         self._undo = contextlib.ExitStack()
         self._imported = Imported({"torch": self._attach_torch, "opacus": self._attach_opacus})
         self._imported.start()
@@ -82,8 +118,16 @@ class Session:
             self._steps = CountedSteps()
             self._undo.callback(register_optimizer_step_post_hook(suppressed(self._stepped)).remove)
             self._replace(torch.utils.data.DataLoader, ITERATE.name, self._iterating)
+            if self._is_client:
+                from dpspec_recording.received_weights import LoadedTensors
+
+                self._loaded = LoadedTensors()
+                self._replace(torch.nn.Module, LOAD.name, self._loading)
 
     def _attach_opacus(self, opacus: Any) -> None:
+        if not hasattr(opacus.PrivacyEngine, "make_private"):
+            self._obstacle = OLD_OPACUS
+            return
         with self._guarded():
             for patched in (MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON):
                 self._replace(opacus.PrivacyEngine, patched.name, self._preparing)
@@ -115,18 +159,39 @@ class Session:
         def iterate(loader: Any) -> Any:
             with self._guarded():
                 for training in self.trainings:
-                    if training.is_waiting and training.is_of(loader):
+                    if training.is_waiting and (training.is_of(loader) or training.take(loader)):
                         self._begin(training)
             return method(loader)
 
         return iterate
 
+    def _loading(self, method: Any) -> Any:
+        @functools.wraps(method)
+        def load(module: Any, *args: Any, **named: Any) -> Any:
+            with self._guarded(), self._lock:
+                for training in self.trainings:
+                    if training.recorder is not None and training.recorder.steps and training.holds(module):
+                        self._suspend(training)
+            result = method(module, *args, **named)
+            with self._guarded():
+                if self._loaded is not None:
+                    self._loaded.note(module)
+                for training in self.trainings:
+                    if training.has_begun and training.holds(module):
+                        training.note_load()
+            return result
+
+        return load
+
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         if self._steps is None or hasattr(optimizer, "original_optimizer"):
             return
-        self._steps.add(optimizer)
         stepped = [training for training in self.trainings if training.optimizer() is optimizer]
-        if all(training.recorder is None for training in stepped):
+        if not stepped:
+            self._steps.add(optimizer)
+            if not self._obstacle and any(hasattr(p, "summed_grad") for p in optimizer.param_groups[0]["params"]):
+                self._obstacle = OWN_PARTS
+        elif all(training.recorder is None for training in stepped):
             for training in stepped:
                 training.missed += 1
 
@@ -149,14 +214,11 @@ class Session:
             if not training.is_waiting or os.getpid() != self._process or self._steps is None:
                 return
             for peer in self.trainings:
-                if peer.recorder is not None and not peer.is_concurrent_with(training) and peer.recorder.steps:
+                is_together = peer.is_concurrent_with(training) and not self._is_client
+                if peer.recorder is not None and not is_together and peer.recorder.steps:
                     self._suspend(peer)
-            first = not training.has_begun
-            if first:
-                inner = [peer.optimizer() for peer in self.trainings]
-                training.others_before = self._steps.since([], self._steps.now(), inner, training.tensors)
             try:
-                self._record(training, first=first)
+                self._record(training, first=not training.has_begun)
             except Exception as error:
                 stated = isinstance(error, DpspecError)
                 training.failure = (
@@ -165,14 +227,23 @@ class Session:
                 say(f"dpspec record: a training is not recorded: {training.failure}")
 
     def _record(self, training: PreparedTraining, *, first: bool) -> None:
-        public = self._public_data()
         earlier = [peer for peer in training.before if peer.has_begun and training.shares_model_with(peer)]
         if first and earlier and earlier[-1].folder is not None:
             with contextlib.suppress(DpspecError):  # of another dataset, for example: a separate training
-                training.begin(earlier[-1].folder, resume=True, public=public)
+                self._begin_in(earlier[-1].folder, training, resume=True)
+                return
+        if first and self._is_client and (folder := self._folder_of_records(training)) is not None:
+            with contextlib.suppress(DpspecError):  # of another model
+                self._begin_in(folder, training, resume=True)
                 return
         folder = training.folder or self._new_folder(training)
-        training.begin(folder, resume=not first, public=public)
+        self._begin_in(folder, training, resume=self._is_client or not first)
+
+    def _begin_in(self, folder: Path, training: PreparedTraining, *, resume: bool) -> None:
+        assert self._steps is not None
+        before = self._steps.since(self._steps_at_end.get(folder, []), self._steps.now(), training.tensors)
+        public = self._public_data()
+        training.begin(folder, resume=resume, before=before, received=self._loaded, public=public)
 
     def _public_data(self) -> list[Any]:
         """The public data of the script; without a variable, the training is recorded as without its name."""
@@ -182,11 +253,29 @@ class Session:
             say(f"dpspec record: {error}: the training is recorded without public data")
             return []
 
+    def _folder_of_records(self, training: PreparedTraining) -> Path | None:
+        """The folder of the recording, also of another process, whose dataset has this training's records."""
+        from dpspec_recording.folder.resumed_folder import earlier_part
+        from dpspec_recording.state_watch import digest_of_records
+
+        dataset = training.dataset()
+        folders = sorted(entry for entry in self.folder.glob("[1-9]*") if entry.name.isdecimal())
+        for folder in folders if dataset is not None else ():
+            part = earlier_part(folder, "", 2)
+            states = [] if part is None else part.states()
+            if states and states[0].digests["data"] == (digest_of_records(dataset, states[0].secret) or None):
+                return folder
+        return None
+
     def _suspend(self, training: PreparedTraining) -> None:
         training.end(None)
-        assert self._steps is not None
-        training.steps_at_end = self._steps.now()
+        self._note_end(training)
         training.wait(functools.partial(self._begin_guarded, training))
+
+    def _note_end(self, training: PreparedTraining) -> None:
+        training.steps_at_end = [] if self._steps is None else self._steps.now()
+        if training.folder is not None:
+            self._steps_at_end[training.folder] = training.steps_at_end
 
     def _new_folder(self, training: PreparedTraining) -> Path:
         """The folder of a new training, with the next free number; all ranks of one training get the same."""
@@ -229,7 +318,7 @@ class Session:
             with self._guarded():
                 if training.recorder is not None:
                     training.end(error)
-                    training.steps_at_end = [] if self._steps is None else self._steps.now()
+                    self._note_end(training)
                 training.stop_waiting()
         for training in self.trainings:
             with self._guarded():
@@ -261,14 +350,14 @@ class Session:
         from dpspec_recording.folder.script_facts import OtherTraining
         from dpspec_recording.recognized import have_common_records
 
-        inner, peers = [peer.optimizer() for peer in self.trainings], list[OtherTraining]()
+        peers = list[OtherTraining]()
         for peer in self.trainings:
             if peer.folder is None or peer.folder == training.folder:
                 continue
             datasets = training.dataset(), peer.dataset()
             common = None if None in datasets else have_common_records(*datasets)
             peers.append(OtherTraining(folder=peer.folder.name, common=common))
-        after = self._steps.since(training.steps_at_end, self._steps.now(), inner, training.tensors)
+        after = self._steps.since(training.steps_at_end, self._steps.now(), training.tensors)
         training.note(whole=self._whole, after=after, peers=tuple(peers))
 
     @property
@@ -293,6 +382,9 @@ class Session:
             return "nothing was recorded"
         if self.trainings:
             return "nothing was recorded: the script prepared a private training by make_private, and none began"
+        reasons = [self._obstacle, *(text for name, text in OTHER_LIBRARIES.items() if name in sys.modules)]
+        if obstacles := "; ".join(filter(None, reasons)):
+            return f"nothing was recorded: {obstacles}"
         if self._steps is None:
             return f"nothing was recorded: the script did not import torch. {OWN_LOOP}"
         return f"nothing was recorded: the script called make_private of no PrivacyEngine of Opacus. {OWN_LOOP}"

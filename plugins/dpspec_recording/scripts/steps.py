@@ -1,4 +1,4 @@
-"""The steps of all optimizers of torch in a script."""
+"""The steps of the optimizers of torch in a script that are not of a private training."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from weakref import WeakKeyDictionary, ref
 from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps
 
 
+def identities(tensors: Iterable[Any]) -> dict[int, ref[Any]]:
+    """A key for each tensor that no later one gets while the result is kept, unlike the id of a tensor that is gone.
+
+    Python has one weak reference without a callback of each object, so equal keys mean the same tensor.
+    """
+    return {id(reference): reference for reference in map(ref, tensors)}
+
+
 @dataclass
 class Counted:
-    """An optimizer that stepped: its class, the ids of its tensors, and the number of its steps."""
+    """An optimizer that stepped: its class, the identities of its tensors, and the number of its steps."""
 
-    optimizer: ref[Any]
     name: str
-    tensors: frozenset[int]
+    tensors: dict[int, ref[Any]]
     steps: int = 0
 
 
@@ -30,8 +37,8 @@ class CountedSteps:
     def add(self, optimizer: Any) -> None:
         counted = self._by_optimizer.get(optimizer)
         if counted is None:
-            tensors = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
-            counted = Counted(ref(optimizer), type(optimizer).__name__[:60], tensors)
+            tensors = identities(p for group in optimizer.param_groups for p in group["params"])
+            counted = Counted(type(optimizer).__name__[:60], tensors)
             self._by_optimizer[optimizer] = counted
             self._all.append(counted)
         counted.steps += 1
@@ -40,21 +47,19 @@ class CountedSteps:
         """The numbers of steps until now, for :meth:`since`."""
         return [counted.steps for counted in self._all]
 
-    def since(
-        self, start: Collection[int], end: Collection[int], private: Iterable[Any], tensors: Collection[int]
-    ) -> tuple[OtherSteps, ...]:
+    def since(self, start: Collection[int], end: Collection[int], tensors: Collection[int]) -> tuple[OtherSteps, ...]:
         """The steps between two moments.
 
         Args:
             start, end: Results of :meth:`now`.
-            private: The optimizers of private trainings, which are omitted.
-            tensors: The ids of the recorded model's tensors.
+            tensors: The identities of the recorded model's tensors.
         """
-        omitted = {id(optimizer) for optimizer in private}
         numbers = zip(self._all, end, [*start, *[0] * (len(end) - len(start))], strict=False)
         counts = [
-            OtherSteps(optimizer=counted.name, steps=last - first, on_model=not counted.tensors.isdisjoint(tensors))
+            OtherSteps(
+                optimizer=counted.name, steps=last - first, on_model=not counted.tensors.keys().isdisjoint(tensors)
+            )
             for counted, last, first in numbers
-            if last > first and id(counted.optimizer()) not in omitted
+            if last > first
         ]
         return tuple(sorted(counts, key=lambda step: not step.on_model)[:MOST_LISTED])

@@ -11,11 +11,15 @@ import torch
 
 from dpspec.errors import UsageError
 from dpspec_recording import recognized
+from dpspec_recording.folder.resumed_folder import saved_parameters
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps, OtherTraining, ScriptFacts
 from dpspec_recording.model_hook import suppressed
 from dpspec_recording.parts import Parts
+from dpspec_recording.received_weights import LoadedTensors
 from dpspec_recording.recorder import Recorder, writer_of
+from dpspec_recording.scripts.steps import identities
+from dpspec_recording.state_watch import parameters_digest
 
 
 class PreparedTraining:
@@ -31,6 +35,7 @@ class PreparedTraining:
         recorder: None while it is not in progress.
         steps: The number of recorded steps.
         missed: The number of steps of its optimizer that no recorder saw.
+        returned: The number of loads of an earlier step's weights into its model.
         failure: Why it cannot be recorded; empty if it can.
         is_distributed: Whether its optimizer sums over several processes.
     """
@@ -44,17 +49,17 @@ class PreparedTraining:
         self._module = ref(module)
         self.optimizer = ref(optimizer.original_optimizer)
         self.dataset = _reference(getattr(prepared[-1], "dataset", None))
-        self.tensors = frozenset(id(p) for p in module.parameters())
+        self.tensors = identities(module.parameters())
         self.is_distributed = recognized.is_distributed(optimizer)
         self.before = before
         self.folder: Path | None = None
         self.recorder: Recorder | None = None
-        self.steps = self.missed = 0
+        self.steps = self.missed = self.returned = 0
         self.failure = ""
-        self._writers: list[RunWriter] = []
+        self._writers: list[tuple[RunWriter, tuple[OtherSteps, ...]]] = []
         self._read: dict[int, None] = {}
         self._hooks: list[Any] = []
-        self.others_before: tuple[OtherSteps, ...] = ()
+        self._others_before: tuple[OtherSteps, ...] = ()
         self.steps_at_end: list[int] = []
 
     @property
@@ -75,12 +80,31 @@ class PreparedTraining:
         inner = getattr(batches, "sampler", None) if type(batches).__name__ == "BatchSplittingSampler" else batches
         return inner is not None and inner is getattr(private_loader, "batch_sampler", None)
 
+    def take(self, loader: Any) -> bool:
+        """Take a loader in the place of the prepared one, if it draws such batches from the same dataset.
+
+        Trainers build their own loader again after the script prepared one.
+        """
+        prepared: Any = self._weak[2]()
+        if self.has_begun or prepared is None or loader.dataset is not prepared.dataset:
+            return False
+        if _drawing_of(loader) != _drawing_of(prepared):
+            return False
+        if self._held is not None:
+            self._held = (*self._held[:2], loader, self._held[3])
+        self._weak = (*self._weak[:2], ref(loader), *self._weak[3:])
+        return True
+
     def is_concurrent_with(self, peer: PreparedTraining) -> bool:
         """Whether both were prepared before either began, as two networks of one training are."""
         return peer not in self.before and self not in peer.before
 
+    def holds(self, module: Any) -> bool:
+        """Whether a module has tensors of its model."""
+        return not self.tensors.keys().isdisjoint(identities(module.parameters()))
+
     def shares_model_with(self, peer: PreparedTraining) -> bool:
-        return bool(self.tensors) and not self.tensors.isdisjoint(peer.tensors)
+        return not self.tensors.keys().isdisjoint(peer.tensors)
 
     def wait(self, begin: Callable[[], None]) -> None:
         """Call ``begin`` when the model computes gradients."""
@@ -90,15 +114,27 @@ class PreparedTraining:
             if passing.training and torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 begin()
 
-        if module is not None:
-            self._hooks.append(module.register_forward_pre_hook(suppressed(observe)))
+        # trainers of a module call the one inside of Opacus' wrapper
+        called = [] if module is None else [module, recognized.inner_module(module)]
+        for part in {id(part): part for part in called}.values():
+            self._hooks.append(part.register_forward_pre_hook(suppressed(observe)))
 
-    def begin(self, folder: Path, *, resume: bool, public: Sequence[Any] = ()) -> None:
+    def begin(
+        self,
+        folder: Path,
+        *,
+        resume: bool,
+        before: tuple[OtherSteps, ...] = (),
+        received: LoadedTensors | None = None,
+        public: Sequence[Any] = (),
+    ) -> None:
         """Begin the recording, or a further part of it.
 
         Args:
-            folder: The folder of the recording.
-            resume: Whether it has an earlier part.
+            folder: Of the recording.
+            resume: Whether it has parts, or may get further ones.
+            before: Steps of other optimizers since the end of the part before, or since the script began.
+            received: Weights that the script loaded, if they come from a server.
             public: The public data of the script.
 
         Raises:
@@ -106,12 +142,11 @@ class PreparedTraining:
         """
         self.stop_waiting()
         model, optimizer, loader, engine = self._parts()
-        training_parts = Parts(
-            model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED), public=list(public) or None
-        )
-        recorder = Recorder(folder, training_parts, resume=resume)
+        declared = dict.fromkeys(_DECLARED)
+        training_parts = Parts(model, optimizer, loader, engine, None, declared, public=list(public) or None)
+        recorder = Recorder(folder, training_parts, resume=resume, received=received)
         recorder.__enter__()
-        self.folder, self.recorder = folder, recorder
+        self.folder, self.recorder, self._others_before = folder, recorder, before
         self._held = None  # the recorder holds them
         hook = suppressed(lambda *_: self._read.setdefault(recorder.steps))
         self._hooks.append(recognized.inner_module(model).register_state_dict_pre_hook(hook))  # type: ignore[no-untyped-call]
@@ -132,7 +167,16 @@ class PreparedTraining:
         recorder.__exit__(error, None, None)
         self.steps += recorder.steps
         if (writer := writer_of(recorder)) is not None:
-            self._writers.append(writer)
+            self._writers.append((writer, self._others_before))
+
+    def note_load(self) -> None:
+        """Note whether the script put weights of an earlier step into the model, other than those that it had last."""
+        if self.folder is None or None in [reference() for reference in self._weak[:3]]:
+            return
+        model, optimizer, loader, engine = self._parts()
+        trained = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED)).trained_parameters()
+        saved, now = saved_parameters(self.folder), parameters_digest(trained)
+        self.returned += now in saved[:-1] and now != saved[-1]
 
     def stop_waiting(self) -> None:
         """Remove the hooks of the model."""
@@ -142,16 +186,24 @@ class PreparedTraining:
 
     def note(self, *, whole: bool, after: tuple[OtherSteps, ...], peers: tuple[OtherTraining, ...]) -> None:
         """Add the facts of the script to the recording."""
-        facts = ScriptFacts(
-            whole=whole,
-            before=self.others_before,
-            after=after,
-            missed=self.missed,
-            peers=peers[:MOST_LISTED],
-            read=tuple(sorted(self._read)[-MOST_LISTED:]),
-        )
-        for writer in self._writers:
+        for number, (writer, before) in enumerate(self._writers, start=1):
+            facts = ScriptFacts(
+                whole=whole,
+                before=before,
+                after=after,
+                returned=self.returned if number == len(self._writers) else 0,
+                missed=self.missed if number == len(self._writers) else 0,
+                peers=peers[:MOST_LISTED],
+                read=tuple(sorted(self._read)[-MOST_LISTED:]),
+            )
             writer.ran_in(facts)
+
+
+def _drawing_of(loader: Any) -> tuple[Any, ...]:
+    """How a loader draws its batches."""
+    batches = loader.batch_sampler
+    rate = getattr(batches, "sample_rate", None)
+    return type(batches), type(loader.sampler), rate, None if rate is not None else loader.batch_size
 
 
 #: The declarations of a custom loop. Opacus' optimizer and loader have these values.

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from dpspec.errors import UsageError
 
-#: The packages of the functions of an optimizer of optax, and of the values in their closures.
-_LIBRARIES = ("optax", "jax", "jaxlib", "builtins")
+#: The packages of the functions of an optimizer of optax, which an integration may wrap, and of the values in their
+#: closures.
+_LIBRARIES = ("optax", "jax", "jaxlib", "builtins", "dpspec_recording")
 _VALUES = (*_LIBRARIES, "numpy", "inspect")
 
 #: Roundings of an update relative to its largest coordinate: a compiled update fuses operations of a separate one.

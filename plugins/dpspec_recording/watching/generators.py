@@ -1,4 +1,4 @@
-"""Generators of random numbers: states that a later part continues, and the same numbers for two computations.
+"""Generators of random numbers: of noise and of batches, their states, and the same numbers for two computations.
 
 A later part of a training must not repeat the random numbers of an earlier one. Federated rounds in one process share
 a generator, which draws further numbers between two recordings: initial weights, evaluations. Its state then follows
@@ -8,6 +8,9 @@ from the earlier one by draws, and no number is used twice.
 import contextlib
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,23 +23,82 @@ _MOST_DRAWS = 2**25
 #: bytes) and the number of unused words (8), the position in the block (8) and the words (8 each).
 _WORDS, _POSITION, _BLOCK = 624, slice(16, 24), slice(24, 24 + 8 * 624)
 
-#: By device and seed, the state of a generator at the end of its last recording in this process.
-_ends: dict[tuple[str, int], Tensor] = {}
+#: The largest number of kept recordings of one generator; of older ones no state is continued.
+_MOST_KEPT = 1000
 
 
-def keep_end(generator: torch.Generator) -> None:
-    """Keep the state of a generator whose recording ends."""
-    _ends[generator.device.type, generator.initial_seed()] = generator.get_state()
+def generator_of_noise(private_optimizer: Any) -> torch.Generator:
+    """The generator from which Opacus' optimizer draws; of a loop without one (None), torch's default one."""
+    if private_optimizer is None:
+        return torch.default_generator
+    if private_optimizer.generator is not None:
+        generator: torch.Generator = private_optimizer.generator
+        return generator
+    device = private_optimizer.params[0].device
+    return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
 
 
-def continued_state(generator: torch.Generator) -> Tensor:
-    """The kept state from which the generator ran on by at most :data:`_MOST_DRAWS` draws, otherwise its own state."""
-    state = generator.get_state()
-    end = _ends.get((generator.device.type, generator.initial_seed()))
-    if end is None or torch.equal(end, state):
+def drawing_sampler(loader: Any) -> Any:
+    """The sampler of a loader that draws from its ``generator``, of batches or of single records; None without one."""
+    batches = getattr(loader, "batch_sampler", None)
+    samplers = (batches, getattr(batches, "sampler", None))
+    return next((sampler for sampler in samplers if hasattr(sampler, "generator")), None)
+
+
+def generator_of_batches(sampler: Any) -> torch.Generator:
+    """The generator of a :func:`drawing_sampler`."""
+    generator: torch.Generator = sampler.generator or torch.default_generator
+    return generator
+
+
+@dataclass
+class Kept:
+    """The states of a generator before and after a recording in this process.
+
+    owner: equal for the parts of one training. follows: whether the start continues the end of the kept recording
+    before; None until that is known.
+    """
+
+    owner: str
+    start: Tensor
+    end: Tensor
+    follows: bool | None = None
+
+
+#: By device and seed, the recordings of a generator in the order of their ends.
+_recordings: dict[tuple[str, int], list[Kept]] = {}
+
+
+def keep(generator: torch.Generator, start: Tensor, owner: str = "") -> None:
+    """Keep the state of a generator whose recording ends. start: its state at the beginning of the recording."""
+    recordings = _recordings.setdefault((generator.device.type, generator.initial_seed()), [])
+    recordings.append(Kept(owner, start, generator.get_state()))
+    del recordings[:-_MOST_KEPT]
+
+
+def continued_state(generator: torch.Generator, owner: str = "") -> Tensor:
+    """The state after the owner's last kept recording if the generator ran on from there, otherwise its current state.
+
+    It ran on if every recording since then, of other trainings too, began with a state that follows from the end of the
+    one before by at most :data:`_MOST_DRAWS` draws.
+    """
+    state, device = generator.get_state(), generator.device.type
+    recordings = _recordings.get((device, generator.initial_seed()), [])
+    last = next((n for n in reversed(range(len(recordings))) if recordings[n].owner == owner), None)
+    if last is None:
         return state
-    follows = _follows_on_host if generator.device.type == "cpu" else _follows_on_cuda
-    return end if follows(end, state) else state
+    for before, after in pairwise(recordings[last:]):
+        if after.follows is None:
+            after.follows = _follows(device, before.end, after.start)
+        if not after.follows:
+            return state
+    return recordings[last].end if _follows(device, recordings[-1].end, state) else state
+
+
+def _follows(device: str, end: Tensor, state: Tensor) -> bool:
+    if torch.equal(end, state):
+        return True
+    return _follows_on_host(end, state) if device == "cpu" else _follows_on_cuda(end, state)
 
 
 def _follows_on_host(end: Tensor, state: Tensor) -> bool:

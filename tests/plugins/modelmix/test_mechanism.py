@@ -110,6 +110,7 @@ def test_controls_are_refuted(tmp_path: Path, name: str) -> None:
     assert audit.conformance.status == "no-deviation-found"
 
 
+@pytest.mark.ci
 def test_a_repaired_control_is_not(tmp_path: Path) -> None:
     path = SPECS / "controls" / "modelmix" / "shared-weight.yaml"
     (audit,) = audits_of(path, tmp_path, "mechanism.mixing={threshold: 0.28}")

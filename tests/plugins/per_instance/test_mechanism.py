@@ -90,6 +90,7 @@ def test_estimates_are_no_bounds_and_say_what_would_make_them_some(both) -> None
     assert "ln(runs)" in index.method
 
 
+@pytest.mark.ci
 def test_no_value_exceeds_the_data_independent_one(both) -> None:
     audit, _, _ = both
     records = table(audit, "records").columns

@@ -77,6 +77,7 @@ def test_groups_cost_what_their_mixture_does(sound):
     assert found.costs[4].interval == expected
 
 
+@pytest.mark.ci
 def test_opacus_constants_reveal_the_number_of_records(sound):
     found = checked(sound, epsilon=100.0, adjacency="add-remove")
     assert found.verdict == "open"
@@ -263,7 +264,7 @@ def test_confirm_asks_about_mistakes_that_no_step_shows(sound):
         "(checkpoints, stopping by loss)",
         "features chosen by labels",
         "temperature, loss and choice of a record come from it alone",
-        "seeds are secret, no constant or time",
+        "seeds are secret: no constant, time, weights or records",
         "(no two are equal)",
     ):
         assert words in confirmed

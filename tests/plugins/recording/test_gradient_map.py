@@ -322,7 +322,7 @@ def test_one_factor_of_all_gradients(change: Change, expected: str, tmp_path: Pa
         assert (found.conformance.status, status(found)) == ("no-deviation-found", "asked")
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_a_factor_that_the_script_reads_from_a_record_is_not_proved(tmp_path: Path) -> None:
     """It deviates if this record is in the batch of a replayed step."""
     assert not recorded(tmp_path / "run", before_the_update(scaled_by_a_label)).fine
@@ -365,6 +365,7 @@ def test_a_public_divisor_of_sums_may_be_computed_from_the_records(tmp_path: Pat
     assert "the divisor 30 may be" in found.assumption("data-independent-hyperparameters").text
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("change", [few(c) for c in (*PURE, *ASKED, *LEAKS, factor_of_the_loss)])
 def test_maps_before_the_update(change: Change, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", before_the_update(change))

@@ -267,6 +267,22 @@ def test_a_faulty_fact_is_the_alarm_of_its_fault(probe: type[Probe[Any]], change
     assert alarms(probe, facts[probe], run_with(facts, **HEADERS.get(probe, {}))) == {*alarm.split()}
 
 
+@pytest.mark.parametrize("faulty_first", [True, False], ids=["faulty first", "faulty second"])
+@pytest.mark.parametrize("across", ["ranks", "parts"])
+@pytest.mark.parametrize(("probe", "change", "alarm"), FAULTY)
+def test_joining_with_an_honest_fact_hides_no_fault(
+    probe: type[Probe[Any]], change: dict[str, Any], alarm: str, across: Across, faulty_first: bool
+) -> None:
+    if probe is ReportedGradients and (across == "ranks" or "steps" in change):
+        return  # custom loops have one rank; further parts add steps, and the run of this test has those of one
+    if probe is OptimizerState and "resumed" in change and not faulty_first:
+        return  # later parts resume the first one
+    pair = [replace(HONEST[probe], **change), HONEST[probe]]
+    together = probe.merge(pair if faulty_first else pair[::-1], across)
+    run = run_with({**HONEST, probe: together}, **HEADERS.get(probe, {}))
+    assert {*alarm.split()} <= alarms(probe, together, run)
+
+
 @pytest.mark.parametrize("probe", PROBES)
 def test_a_required_fact_says_what_a_recording_lacks_without_it(probe: type[Probe[Any]]) -> None:
     seen, nothing = SeenSteps(), SeenSteps()

@@ -160,6 +160,7 @@ def recomputed_without_noise(training: Training) -> None:
     recomputed(training)
 
 
+@pytest.mark.ci
 def test_recomputed_activations_inside_the_model_are_refused_by_opacus(tmp_path: Path) -> None:
     training = Training().build()
     inner = training.model._module

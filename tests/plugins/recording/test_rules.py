@@ -58,8 +58,8 @@ def started(rule, **setup):
     return rule
 
 
-def step(number=1, drawn=None, norms=None, noise=None):
-    return RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=1.0, noise=noise)
+def step(number=1, drawn=None, norms=None, noise=None, unclipped=None):
+    return RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=1.0, noise=noise, unclipped_norms=unclipped)
 
 
 @pytest.mark.parametrize("seed", [0, 42, 2**31])
@@ -447,8 +447,12 @@ def test_batches_that_are_scaled_by_their_largest_norm():
 
 
 def test_batches_that_are_clipped_as_one():
-    """Honest norms differ, or all are at the clip norm, or all gradients are normalized to one length."""
+    """Honest norms differ, or all are at the clip norm, or all gradients are normalized to one length.
+
+    Records of few kinds share norms too, but a batch has different numbers of them.
+    """
     generator = np.random.default_rng(6)
+    kinds = generator.integers(0, 6, 400)
     norms = {
         "as one": lambda: np.full(20, generator.uniform(0.1, 0.9)),
         "sometimes longer": lambda: np.full(20, min(1.0, generator.uniform(0.1, 3.0))),
@@ -456,7 +460,14 @@ def test_batches_that_are_clipped_as_one():
         "all clipped": lambda: np.ones(20),
         "normalized": lambda: np.full(20, 0.5),
         "no gradients": lambda: np.zeros(20),
-        "groups": lambda: np.repeat(generator.uniform(0.1, 0.9, 5), 4),
+        "microbatches": lambda: np.repeat(generator.uniform(0.1, 0.9, 5), 4),
+        "with a rest": lambda: np.repeat(generator.uniform(0.1, 0.9, 5), 4)[:18],
+        "in strides": lambda: np.tile(generator.uniform(0.1, 0.9, 10), 2),
+        "partly longer": lambda: np.minimum(np.repeat(generator.uniform(0.3, 1.5, 12), 3), 1.0),
+        "six kinds": lambda: generator.uniform(0.1, 0.9, 6)[kinds[generator.random(400) < 0.05]],
+        "two kinds": lambda: generator.uniform(0.1, 0.9, 2)[kinds[:20] // 3],
+        "one pair": lambda: np.append(generator.uniform(0.1, 0.9, 18), [0.5, 0.5]),
+        "zero but for one": lambda: np.append(np.zeros(19), generator.uniform(0.1, 0.9)),
     }
     found = {}
     for name, draw in norms.items():
@@ -464,8 +475,34 @@ def test_batches_that_are_clipped_as_one():
         for number in range(1, 200):
             rule.after_step(step(number, norms=draw()))
         found[name] = caution(rule)
-    assert [name for name, text in found.items() if text] == ["as one", "sometimes longer"]
-    assert found["as one"] == "In 199 of 199 batches all contributions have one norm, below the clip norm."
+    in_groups = ["microbatches", "with a rest", "in strides", "partly longer"]
+    assert [name for name, text in found.items() if text] == ["as one", "sometimes longer", *in_groups]
+    assert found["in strides"] == (
+        "In 199 of 199 batches the contributions have norms that 2 records share each, as microbatches that are "
+        "clipped as one do."
+    )
+    assert found["as one"] == "In 199 of 199 batches all contributions have one norm."
+
+
+def test_norms_before_clipping_show_longer_means_too():
+    generator = np.random.default_rng(7)
+    norms = {
+        "as one": lambda: np.full(20, generator.uniform(2.0, 9.0)),
+        "microbatches": lambda: np.repeat(generator.uniform(2.0, 9.0, 6), 4)[:22],
+        "by record": lambda: generator.uniform(2.0, 9.0, 20),
+        "normalized data and losses of one slope": lambda: np.full(20, 2.0),
+        "six kinds": lambda: generator.uniform(2.0, 9.0, 6)[generator.integers(0, 6, 20)],
+    }
+    found = {}
+    for name, draw in norms.items():
+        rule, clipped_alone = EqualNorms(), EqualNorms()
+        for number in range(1, 100):
+            drawn = draw()
+            rule.after_step(step(number, norms=np.minimum(drawn, 1.0), unclipped=drawn))
+            clipped_alone.after_step(step(number, norms=np.minimum(drawn, 1.0)))
+        found[name] = caution(rule)
+        assert caution(clipped_alone) == ""
+    assert [name for name, text in found.items() if text] == ["as one", "microbatches"]
 
 
 def test_widths_of_inputs_that_vary_with_the_batch():

@@ -50,6 +50,7 @@ def test_the_check_s_code_follows_only_a_script_that_ended_well(tmp_path):
     assert (found.returncode, found.stdout) == (3, "trained\n")
 
 
+@pytest.mark.ci
 def test_a_script_without_a_private_training_keeps_its_code_unless_it_is_checked(tmp_path):
     found = run(tmp_path, "train.py", script="print('x')")
     assert (found.returncode, found.stdout) == (0, "x\n")

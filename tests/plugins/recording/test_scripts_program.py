@@ -65,6 +65,7 @@ def test_a_script_ends_as_under_python(name, tmp_path):
     assert end(["-m", "dpspec", "record", *arguments], tmp_path) == expected
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", ["package", "package.part", "package.absent", "absent"])
 def test_a_module_ends_as_under_python(name, tmp_path):
     (tmp_path / "package").mkdir()

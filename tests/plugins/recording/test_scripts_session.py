@@ -1,6 +1,8 @@
 """Private trainings that a session finds in a script: one, several, in turn, and next to other trainings."""
 
 import contextlib
+import copy
+import gc
 import sys
 import warnings
 from types import SimpleNamespace
@@ -8,7 +10,9 @@ from types import SimpleNamespace
 import opacus
 import pytest
 import torch
-from opacus import PrivacyEngine
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.data_loader import DPDataLoader
+from opacus.optimizers import DPOptimizer
 from support.checked_runs import Question, check_run
 from support.opacus_training import FEATURES, RECORDS, Training
 from torch import nn
@@ -19,6 +23,7 @@ from dpspec.errors import UsageError
 from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.resumed_folder import open_run
 from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.probes.batches import Batches
 from dpspec_recording.scripts import session as sessions
 from dpspec_recording.scripts.session import start
 
@@ -30,8 +35,8 @@ def script(tmp_path):
     """A function that runs a part of a script in a session, ends it, and returns the session."""
     warnings.simplefilter("ignore")
 
-    def run(call, *, whole=True, error=None):
-        session = start(tmp_path / "run", whole=whole, summary=False)
+    def run(call, *, whole=True, error=None, client=False, folder="run"):
+        session = start(tmp_path / folder, whole=whole, summary=False, client=client)
         try:
             call()
         finally:
@@ -142,6 +147,7 @@ def test_a_function_that_is_called_twice_makes_two_recordings_that_know_each_oth
         the_recording(session.folder)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", ["disjoint", "unknown"])
 def test_trainings_on_other_records_are_told_apart_only_if_the_recorder_knows_them(script, kind):
     data = rows()
@@ -152,6 +158,7 @@ def test_trainings_on_other_records_are_told_apart_only_if_the_recorder_knows_th
     assert (question in confirmed(session)) == (kind == "unknown")
 
 
+@pytest.mark.ci
 def test_a_training_that_goes_on_after_another_one_is_recorded_in_parts(script):
     def call():
         first = Private(rows()).train()
@@ -166,6 +173,7 @@ def test_a_training_that_goes_on_after_another_one_is_recorded_in_parts(script):
         assert statuses(session, number)["released-model"].status != "violated"
 
 
+@pytest.mark.ci
 def test_two_networks_of_one_training_are_recorded_at_the_same_time(script):
     def call():
         first, second = Private(rows()), Private(rows())
@@ -178,6 +186,7 @@ def test_two_networks_of_one_training_are_recorded_at_the_same_time(script):
     assert "other private optimizers made 10 steps" in statuses(session)["released-model"].text
 
 
+@pytest.mark.ci
 def test_an_engine_for_each_round_continues_the_recording_of_the_model(script):
     data = rows()
 
@@ -191,6 +200,7 @@ def test_an_engine_for_each_round_continues_the_recording_of_the_model(script):
     assert open_run(session.folder / "1").numbers == (1, 2)
 
 
+@pytest.mark.ci
 def test_weights_that_are_set_before_the_first_gradients_are_the_initial_ones(script):
     def call():
         training = Private(rows())
@@ -249,6 +259,7 @@ def test_the_script_s_reads_of_the_weights_are_listed(script):
     assert "the script read its state_dict() after step 10 and step 20" in confirmed(script(lambda: call(True)))
 
 
+@pytest.mark.ci
 def test_a_late_session_claims_less(script):
     session = script(lambda: Training().run(), whole=False)
     asked = confirmed(session)
@@ -256,6 +267,7 @@ def test_a_late_session_claims_less(script):
     assert "no other one stepped" not in asked
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("error", "noted"), [(KeyboardInterrupt(), "KeyboardInterrupt"), (ValueError(), "ValueError"), (SystemExit(3), "")]
 )
@@ -356,3 +368,121 @@ def test_the_last_cell_of_a_notebook_that_trains_decides_about_an_error(tmp_path
         session.end()
     found = check_run(session.folder / "1", CLAIM)
     assert found.run.end.error == ("" if last == "trains" else "KeyboardInterrupt")
+
+
+def test_steps_of_an_optimizer_that_is_gone_count_next_to_a_private_one_that_is_gone(script):
+    def call():
+        data = rows()
+        plainly(nn.Linear(FEATURES, 2))
+        Private(data).train()
+        gc.collect()
+        Private(data).train()
+
+    session = script(call)
+    assert [steps.optimizer for steps in facts_of(session, 2).before] == ["Adam"]
+    assert "3 steps of Adam before this training" in confirmed(session, 2)
+
+
+def test_steps_of_an_optimizer_before_it_was_made_private_count(script):
+    def call():
+        model = nn.Linear(FEATURES, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        model(torch.randn(4, FEATURES)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        Private(rows(), model=model, optimizer=optimizer).train()
+
+    (before,) = facts_of(script(call)).before
+    assert (before.optimizer, before.steps, before.on_model) == ("SGD", 1, True)
+
+
+def client_of_one_engine(*, best):
+    """Rounds of one engine, whose model loads the server's weights, or weights of its own earlier step."""
+
+    def call():
+        private = Private(rows())
+        for _ in range(2):
+            private.train()
+            sent = copy.deepcopy(private.model.state_dict())
+            private.train()
+            averaged = {name: tensor + 0.1 for name, tensor in private.model.state_dict().items()}
+            private.model.load_state_dict(sent if best else averaged)
+
+    return call
+
+
+@pytest.mark.ci
+def test_a_client_of_one_engine_is_one_training_with_a_part_for_each_load(script):
+    session = script(client_of_one_engine(best=False), client=True)
+    found = check_run(session.folder / "1", CLAIM)
+    assert (found.verdict, found.fine, len(session.folders)) == ("proved", True, 1)
+    assert len(open_run(session.folder / "1").parts) == 2
+    without = script(client_of_one_engine(best=False), folder="without")
+    assert check_run(without.folder / "1", CLAIM).status[1] == "deviates"
+
+
+@pytest.mark.ci
+def test_a_client_that_goes_back_to_weights_of_an_earlier_step_is_open(script):
+    session = script(client_of_one_engine(best=True), client=True)
+    found = check_run(session.folder / "1", CLAIM)
+    assert found.verdict == "open"
+    assert "the script loaded weights of an earlier step 2 times" in found.doubts
+
+
+def test_models_that_are_gone_share_no_tensors_with_later_ones(script):
+    def call():
+        for _ in range(6):
+            Private(rows(90)).train()
+            gc.collect()
+
+    assert [folder.name for folder in script(call).folders] == ["1", "2", "3", "4", "5", "6"]
+
+
+def trained_by_a_trainer(data, *, reads_before=False):
+    """A trainer builds its own private loader, and calls the module inside of Opacus' wrapper, as Lightning does."""
+
+    def call():
+        private = Private(data)
+        if reads_before:
+            for x, _ in DataLoader(data, batch_size=30):
+                x.mean()
+        for x, y in DPDataLoader.from_data_loader(DataLoader(data, batch_size=30)):
+            private.optimizer.zero_grad()
+            cross_entropy(private.model._module(x), y).backward()
+            private.optimizer.step()
+
+    return call
+
+
+@pytest.mark.parametrize("reads_before", [False, True])
+def test_a_trainer_with_its_own_loader_is_recorded(script, reads_before):
+    session = script(trained_by_a_trainer(rows(), reads_before=reads_before))
+    run = check_run(session.folder / "1", CLAIM)
+    assert (run.verdict, run.fine, facts_of(session).missed) == ("proved", True, 0)
+    assert run.run.fact(Batches).unused == 0
+
+
+@pytest.mark.parametrize(
+    ("package", "word"), [("jax_privacy", "steps.report"), ("fastDP", "under no public name"), ("", "run.clipped")]
+)
+def test_a_refusal_says_what_a_training_of_another_library_needs(script, monkeypatch, package, word):
+    if package:
+        monkeypatch.setitem(sys.modules, package, object())
+    assert word in script(lambda: plainly(nn.Linear(FEATURES, 2))).summary()
+
+
+def test_an_optimizer_of_opacus_without_make_private_is_named(script):
+    def call():
+        model = GradSampleModule(nn.Linear(FEATURES, 2))
+        inner = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer = DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=4)
+        model(torch.randn(4, FEATURES)).sum().backward()
+        optimizer.step()
+
+    assert "without make_private" in script(call).summary()
+
+
+def test_an_engine_without_make_private_is_named(script, monkeypatch):
+    monkeypatch.delattr(PrivacyEngine, "make_private")
+    session = script(lambda: None)
+    assert "Opacus 1.0 and newer ones" in session.summary()

@@ -82,6 +82,7 @@ class Discriminator(PrivateTraining):
         return check_run(folder, Question(delta=1e-3, epsilon=100.0))
 
 
+@pytest.mark.ci
 def test_a_step_that_begins_after_the_generators_is_replayed(tmp_path: Path) -> None:
     found = Discriminator(unchanged).train(tmp_path / "run")
     replays = found.run.fact(Replays)

@@ -13,7 +13,7 @@ from support.opacus_training import SECRET, Training, recorded
 from support.sketches import directions
 from torch import nn
 
-from dpspec_recording.probes.seeds import PUBLIC_SEED, SHARED_SEED, SeedFacts, Seeds
+from dpspec_recording.probes.seeds import PUBLIC_SEED, SHARED_SEED, Seeds
 from dpspec_recording.watching.noise_sketch import MOST_DIRECTIONS, NoiseSketch, width_of
 from dpspec_recording.watching.parameter_watch import ParameterWatch
 from dpspec_recording.watching.sampler_watch import SamplerWatch
@@ -90,7 +90,10 @@ def test_repeated_and_public_seeds_deviate(noise, batches, test, tmp_path):
     if test:
         assert found.rejected == {test}
     else:
-        assert found.run.fact(Seeds) == SeedFacts(shared=0, public=0)
+        facts = found.run.fact(Seeds)
+        assert facts is not None
+        assert (facts.shared, facts.public, facts.noise_device, facts.draws) == (0, 0, "cpu", 1)
+        assert facts.seed_bits == (noise or torch.default_generator).initial_seed().bit_length()
 
 
 def drawn_at(training: Training, rate: Any) -> None:

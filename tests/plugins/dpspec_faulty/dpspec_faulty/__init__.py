@@ -67,3 +67,11 @@ def dpspec_backends() -> Iterable[dps.Backend]:
     yield _backend("faulty", "native, broken as `fault` says", {"fault": _FAULT}, "FaultyTrainer")
     for name, text in FAULTS.items():
         yield _backend(f"faulty-{name}", f"native, broken: {text}", {}, trainer_of(name))
+
+
+@dps.hookimpl
+def dpspec_mechanisms() -> Iterable[dps.Mechanism]:
+    """A number with noise in floats, whose bound is the one of real numbers."""
+    from dpspec_faulty.sampler import mechanisms
+
+    return mechanisms()

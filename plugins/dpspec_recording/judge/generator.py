@@ -1,0 +1,44 @@
+"""The generator of a recorded training's noise, and what its float32 numbers reveal with certainty."""
+
+import math
+from itertools import groupby
+
+from dpspec.accounting.float_noise import SMALLEST_TENSOR, revealed_by_float32
+from dpspec.contract.executed import ExecutedNoise
+from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.probes.seeds import SeedFacts, Seeds
+
+#: The generators of torch by the type of their device.
+_GENERATORS = {"cpu": "torch's CPU generator", "cuda": "torch's CUDA generator"}
+
+#: The number of bits of a seed.
+_BITS = 64
+
+
+def recorded_noise(run: RecordedRun) -> ExecutedNoise | None:
+    """The generator of Opacus, which draws the noise of each parameter on its device; None for other loops."""
+    facts = run.fact(Seeds)
+    if facts is None or not facts.noise_device:
+        return None
+    is_known = facts.seed_bits < _BITS or facts.noise_device == "cpu"
+    return ExecutedNoise(
+        generator=_GENERATORS.get(facts.noise_device, f"torch's generator on {facts.noise_device}"),
+        seed_bits=facts.seed_bits if is_known else None,
+        draws=facts.draws,
+        revealed=_revealed(run, facts),
+    )
+
+
+def _revealed(run: RecordedRun, facts: SeedFacts) -> float:
+    """The probability of Theorem F1 for the executed schedule, with the noise multipliers of its options."""
+    header = run.header
+    is_float32 = facts.noise_device == "cpu" and facts.draws == 1 and header.dtypes == ("float32",)
+    if not is_float32 or header.world or header.clipping not in ("flat", "ghost"):
+        return 0.0
+    values = sum(size // SMALLEST_TENSOR * SMALLEST_TENSOR for _, size in header.layers)
+    log_hidden = 0.0
+    for (multiplier, rate), same in groupby(zip(run["noise_multiplier"].tolist(), run.rates, strict=True)):
+        if rate is not None and values and 0.0 < multiplier < math.inf:
+            steps = sum(1 for _ in same)
+            log_hidden += math.log1p(-revealed_by_float32(multiplier, values, rate=rate, steps=steps).delta)
+    return -math.expm1(log_hidden)

@@ -1,0 +1,91 @@
+"""A server that averages the weights of private clients, with a new engine for each client in each round, and faults.
+
+Each client has its own records, loads the server's weights, makes private steps, and sends its weights.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from opacus import PrivacyEngine
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+FEATURES, RECORDS, BATCH = 6, 200, 20
+
+#: Faults of a federation by name.
+STATE_WITHOUT_NOISE, ACCOUNTANT_PER_ROUND, PLAIN_STEPS = "state without noise", "accountant per round", "plain steps"
+
+
+def plain_steps(model: nn.Module, data: TensorDataset, steps: int = 3) -> None:
+    """Train without clipping and noise."""
+    optimizer, (x, y) = torch.optim.SGD(model.parameters(), lr=0.05), data.tensors
+    for _ in range(steps):
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+@dataclass
+class Client:
+    """A client that trains in each round, with a new model and engine; ``accountant`` goes from round to round."""
+
+    data: TensorDataset
+    fault: str = ""
+    noise: float = 1.0
+    accountant: Any = None
+    models: list[nn.Module] = field(default_factory=list)
+
+    def train(self, weights: dict[str, Tensor], epochs: int = 1) -> dict[str, Tensor]:
+        """The weights after the private steps of one round."""
+        model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2))
+        model.load_state_dict(weights)
+        if self.fault == PLAIN_STEPS and self.accountant is not None:
+            plain_steps(model, self.data)
+        engine = PrivacyEngine(accountant="rdp")
+        if self.accountant is not None and self.fault != ACCOUNTANT_PER_ROUND:
+            engine.accountant = self.accountant
+        self.accountant = engine.accountant
+        private, optimizer, loader = engine.make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+            data_loader=DataLoader(self.data, batch_size=BATCH),
+            noise_multiplier=self.noise,
+            max_grad_norm=1.0,
+        )
+        for _ in range(epochs):
+            for x, y in loader:
+                optimizer.zero_grad()
+                cross_entropy(private(x), y).backward()
+                optimizer.step()
+        sent = copy.deepcopy(private._module.state_dict())
+        if self.fault == STATE_WITHOUT_NOISE:  # what the client sends besides was trained without noise
+            other = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2))
+            other.load_state_dict(sent)
+            plain_steps(other, self.data)
+            sent = copy.deepcopy(other.state_dict())
+        return sent
+
+
+def clients_with(count: int, fault: str = "") -> list[Client]:
+    """Clients with records of their own; the first one has the fault."""
+    clients = []
+    for number in range(count):
+        x = torch.randn(RECORDS, FEATURES)
+        clients.append(Client(TensorDataset(x, (x[:, 0] > 0).long()), fault if number == 0 else ""))
+    return clients
+
+
+def average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The average of the clients' weights."""
+    return {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
+
+
+def federation(clients: list[Client], rounds: int, server: Callable[..., dict[str, Tensor]] = average) -> None:
+    """All clients train in each round from the server's weights."""
+    weights = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2)).state_dict()
+    for _ in range(rounds):
+        weights = server([client.train(weights) for client in clients])
