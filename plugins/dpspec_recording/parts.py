@@ -14,6 +14,7 @@ from dpspec_recording.folder.step_record import RAND_ON_EMPTY
 from dpspec_recording.origin import origin
 from dpspec_recording.planting.planted import GradientCanaries, Planted
 from dpspec_recording.probes.adaptive_count import CONSTANTS
+from dpspec_recording.public_data import PublicData
 from dpspec_recording.ranks.group import Group
 from dpspec_recording.ranks.rank_watch import data_digest
 from dpspec_recording.shards import local, refuse_precision, shard_of
@@ -33,6 +34,7 @@ class Parts:
         sampler: None without a loader.
         declared: The intentions of a custom loop; None if it does not declare one.
         planted: The dataset with canaries, None without.
+        public: The data that the script declares public; None without.
         federated: Whether the records are clients of a server.
         distributed: Whether Opacus' optimizer sums over several processes.
         shards: Of each sharded parameter the place of this process' first coordinate, and the number of all; () if
@@ -49,6 +51,7 @@ class Parts:
         declaration: Mapping[str, Any],
         *,
         federated: bool = False,
+        public: Any = None,
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
         if isinstance(model, list | tuple) and model and all(hasattr(array, "__array__") for array in model):
@@ -77,6 +80,7 @@ class Parts:
         self.sampler = None if loader is None else recognized.sampler_of(loader)
         self.accountant = None if engine is None else recognized.AccountantWatch(engine)
         self.planted = _planted(loader, planted)
+        self.public = None if public is None else PublicData(public, loader)
         self.distributed = recognized.is_distributed(optimizer)
         if self.planted is not None and self.distributed:
             raise UsageError("canaries are for a training in one process: each rank would draw its own inclusion bits")

@@ -48,6 +48,7 @@ def record(
     rate: float | None = None,
     records: int | None = None,
     planted: Planted | None = None,
+    public: Any = None,
     loss: object = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -83,6 +84,9 @@ def record(
         planted: The result of :func:`dpspec.plant`, for a loop without a loader. :meth:`Recorder.score` scores its
             canaries after the block. The recorder adds canaries of kind ``gradients`` to the clipped sums, and changes
             nothing else of the training.
+        public: Data that holds no private record: a loader, a dataset, a tensor, or a list or tuple of these. Gradients
+            of it alone may be added after the noise, and another optimizer may step by them. Replayed steps compare the
+            tensors that these gradients read with its rows.
         loss: Without effect, for older scripts: replayed steps measure the sensitivity without the loss.
         resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
         overwrite: Remove an earlier recording in the folder when the block begins. Other files refuse it.
@@ -92,8 +96,8 @@ def record(
             and parameters in each pass are compared at audited steps. 1 audits all.
 
     Raises:
-        UsageError: The folder is not empty, or of another training, or the recorder does not support a part: FSDP1,
-            optimizers derived from Opacus'.
+        UsageError: The folder is not empty, or of another training, public data has private records, or the recorder
+            does not support a part: FSDP1, optimizers derived from Opacus'.
     """
     declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     if overwrite and resume:
@@ -102,7 +106,7 @@ def record(
         raise UsageError("received= is for the rounds of one client in one folder: give resume=True too")
     if loss is not None:
         warnings.warn("dpspec.record needs no loss=: it replays steps instead", DeprecationWarning, stacklevel=2)
-    training_parts = Parts(model, optimizer, loader, engine, planted, declaration)
+    training_parts = Parts(model, optimizer, loader, engine, planted, declaration, public=public)
     AuditedSteps(audit)  # refuses other shares before the block begins
     weights = None if received is None else ReceivedWeights(received)
     new_folder = numbered(Path(folder).absolute())

@@ -124,6 +124,7 @@ class OpacusTraining(Adapter):
                 training.pauses,
                 ghost=self._clipping == "ghost",
                 drawn=self._drawn_records,
+                public=self._parts.public,
             )
             self._replays.attach(training.guarded, training.undo, self._parts.loader)
             training.explain = partial(_explain, self._replays)

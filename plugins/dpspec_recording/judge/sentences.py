@@ -22,6 +22,7 @@ from dpspec_recording.probes.noise import Noise, untested_tails
 from dpspec_recording.probes.options import public_name
 from dpspec_recording.probes.parameters import MOVED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
+from dpspec_recording.probes.public_steps import PublicSteps
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.rules import Rules
 from dpspec_recording.rules import duplicate_records, loaded_weights, second_optimizer
@@ -80,6 +81,9 @@ def confirmations(
         "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
         f"from its batch, earlier ones or the dataset{_not_replayed(run)}"
     )
+    public_facts = run.fact(PublicSteps)
+    if public_facts is not None and public_facts.is_declared:
+        yield f"the data that public= declares holds no record and no copy of one ({public_facts.comparison})"
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
     yield "seeds are secret: no constant, time, weights or records; no log is released"

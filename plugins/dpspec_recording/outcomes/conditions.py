@@ -208,6 +208,11 @@ _ALL = (
         text="what changes the noisy gradient between its noise and the update reads no record",
     ),
     Condition(
+        name="public-data",
+        channel="update-rule",
+        text="the data that public= declares holds no record, no copy of one, and nothing computed from one",
+    ),
+    Condition(
         name="gradient-parameters",
         channel="gradient-parameters",
         advice="Compute gradients at the parameters that the last step left.",

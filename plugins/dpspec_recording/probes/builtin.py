@@ -20,6 +20,7 @@ from dpspec_recording.probes.other_engines import OtherEngines
 from dpspec_recording.probes.parameters import Parameters
 from dpspec_recording.probes.passes import Passes
 from dpspec_recording.probes.probe import Probe
+from dpspec_recording.probes.public_steps import PublicSteps
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.reported_gradients import ReportedGradients
 from dpspec_recording.probes.rules import Rules
@@ -42,6 +43,7 @@ PROBES: tuple[type[Probe[Any]], ...] = (
     AdaptiveCount,
     Replays,
     GradientMap,
+    PublicSteps,
     Passes,
     OptimizerState,
     LossScaler,

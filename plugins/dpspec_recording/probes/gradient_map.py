@@ -49,7 +49,7 @@ class GradientMap(Probe[MapFacts]):
     def facts(self) -> MapFacts:
         """The maps until now; none if no step of the training can be replayed."""
         if self._replayer is None:
-            return MapFacts(explained=0, by_all=0, replayed=0, moved=0, inputs="")
+            return MapFacts(explained=0, by_all=0, replayed=0, moved=0, public=0, inputs="")
         facts: MapFacts = self._replayer.maps.facts
         return facts
 
@@ -59,7 +59,13 @@ class GradientMap(Probe[MapFacts]):
         if facts is None:
             return
         explained, without = facts.explained, max(0, compared_steps(run) - facts.by_all)
-        if steps := run.mapped_steps:
+        if (steps := run.mapped_steps) and facts.public == facts.replayed:
+            text = (
+                f"; {several(steps, 'inspected step')} added gradients after the noise, which read the declared public "
+                f"data alone at {several(facts.public, 'replayed step')}"
+            )
+            yield stated("gradient-map", text)
+        elif steps:
             reads = (
                 f"reads tensors of shape {facts.inputs} (a mask, a matrix, parameters, a public batch?)"
                 if facts.inputs

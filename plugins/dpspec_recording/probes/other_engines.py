@@ -50,13 +50,16 @@ class OtherEngines(Probe[OtherEngineFacts]):
         from dpspec_recording.model_hook import suppressed
 
         self._recorded = (training.script_parts.optimizer, training.optimizer)
+        is_public = training.script_parts.public is not None
+        #: Steps on these tensors are of public data, which another probe tests.
+        self._public = {id(p) for p in training.trained} if is_public else set[int]()
         training.undo.callback(register_optimizer_step_post_hook(suppressed(self._observe)).remove)
 
     def _observe(self, optimizer: Any, *_: Any) -> None:
         if any(optimizer is recorded for recorded in self._recorded) or hasattr(optimizer, "original_optimizer"):
             return
         tensors = (p for group in optimizer.param_groups for p in group["params"])
-        self._steps += any(hasattr(p, "grad_sample") for p in tensors)
+        self._steps += any(hasattr(p, "grad_sample") and id(p) not in self._public for p in tensors)
 
     def facts(self) -> OtherEngineFacts:
         """The steps until now."""

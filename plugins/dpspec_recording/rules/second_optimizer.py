@@ -46,6 +46,7 @@ class ReplayedGradients:
         moved: The number of those whose gradients moved with other records in the batch.
         sizes: The number of different batch sizes.
         follows_size: Whether operations or shapes differ between batches of different sizes.
+        public: The number of those that read declared public data.
         unknown: The shapes of tensors that the gradients read, and whose source is not known; empty without.
         reads: Whether the script read a number in Python before the optimizer's step.
         failure: Why the last step that was not replayed was not; empty if none.
@@ -55,6 +56,7 @@ class ReplayedGradients:
     moved: Count
     sizes: Count
     follows_size: bool
+    public: Count
     unknown: str
     reads: bool
     failure: str
@@ -87,7 +89,9 @@ class OtherOptimizer:
         Gradients that read the private model, their own tensors and random numbers alone are a post-processing.
         """
         replayed = self.replayed
-        if self.inside or replayed is None or not (replayed.steps or replayed.failure):
+        if replayed is None or not (replayed.steps or replayed.failure):
+            return _UNKNOWN
+        if self.inside and not replayed.public:
             return _UNKNOWN
         if replayed.moved:
             number = f"{replayed.moved} of {several(replayed.steps, 'replayed step')}"
@@ -232,6 +236,7 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
             moved=replays.moved,
             sizes=replays.sizes,
             follows_size=replays.follows_size,
+            public=replays.public,
             unknown=replays.unknown,
             reads=replays.reads,
             failure=replays.failure,

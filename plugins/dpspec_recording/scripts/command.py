@@ -41,6 +41,14 @@ def run(
             "part is the first free number.",
         ),
     ] = Path("run"),
+    public_data: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="The variable of the script, such as public_loader or data.public, that holds public data: "
+            "as public= of dpspec.record. Repeatable.",
+        ),
+    ] = [],  # noqa: B006
     client: Annotated[
         bool,
         typer.Option(
@@ -85,7 +93,7 @@ def run(
     environment = dict(os.environ)
 
     def proceed() -> int:
-        session = start(folder, whole=True, client=client)
+        session = start(folder, whole=True, client=client, public=tuple(public_data))
         if check:
             session.after_end = lambda: _check(session, target, [*command], claim, environment)
         try:

@@ -8,14 +8,15 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpspec.errors import DpspecError
+from dpspec.errors import DpspecError, UsageError
 from dpspec_recording.notices import say, use_lines
 from dpspec_recording.scripts.imported import Imported
+from dpspec_recording.scripts.named_values import named_values
 from dpspec_recording.scripts.patched_names import ITERATE, LOAD, MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ OLD_OPACUS = (
 _current: list[Session] = []
 
 
-def start(folder: Path, *, whole: bool, summary: bool = True, client: bool = False) -> Session:
+def start(
+    folder: Path, *, whole: bool, summary: bool = True, client: bool = False, public: Sequence[str] = ()
+) -> Session:
     """Begin to record this process, once; the session ends with the process.
 
     Args:
@@ -66,9 +69,10 @@ def start(folder: Path, *, whole: bool, summary: bool = True, client: bool = Fal
         summary: Whether the end says where the recordings are.
         client: Whether the script is a client of a federation, or simulates clients: weights that it loads come from a
             server, and trainings on the same records are parts of one recording.
+        public: The names of variables of the script that hold public data.
     """
     if not _current:
-        _current.append(Session(folder.absolute(), whole=whole, summary=summary, client=client))
+        _current.append(Session(folder.absolute(), whole=whole, summary=summary, client=client, public=public))
     return _current[0]
 
 
@@ -77,16 +81,20 @@ class Session:
 
     Attributes:
         trainings: All private trainings that the script prepared, in this order.
-        error: The exception that ended the script; the user of the session sets it.
+        error: The exception that ended the script, or the last cell of a notebook that trained; the user of the session
+            sets it.
         after_end: Called when all recordings have ended.
     """
 
-    def __init__(self, folder: Path, *, whole: bool, summary: bool, client: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, whole: bool, summary: bool, client: bool = False, public: Sequence[str] = ()
+    ) -> None:
         """Begin. The arguments are as for :func:`start`."""
-        self.folder, self._whole, self._summary = folder, whole, summary
+        self.folder, self._whole, self._summary, self._public = folder, whole, summary, public
         self.trainings: list[PreparedTraining] = []
         self.error: BaseException | None = None
         self.after_end: Callable[[], None] = lambda: None
+        self._steps_of_cells = 0
         self._process, self._lock, self._depth = os.getpid(), threading.RLock(), 0
         self._steps: CountedSteps | None = None
         self._is_client, self._obstacle = client, ""
@@ -246,7 +254,16 @@ class Session:
     def _begin_in(self, folder: Path, training: PreparedTraining, *, resume: bool) -> None:
         assert self._steps is not None
         before = self._steps.since(self._steps_at_end.get(folder, []), self._steps.now(), training.tensors)
-        training.begin(folder, resume=resume, before=before, received=self._loaded)
+        public = self._public_data()
+        training.begin(folder, resume=resume, before=before, received=self._loaded, public=public)
+
+    def _public_data(self) -> list[Any]:
+        """The public data of the script; without a variable, the training is recorded as without its name."""
+        try:
+            return named_values(self._public)
+        except UsageError as error:
+            say(f"dpspec record: {error}: the training is recorded without public data")
+            return []
 
     def _folder_of_records(self, training: PreparedTraining) -> Path | None:
         """The folder of the recording, also of another process, whose dataset has this training's records."""
@@ -325,6 +342,19 @@ class Session:
         if self._summary:
             say(f"dpspec record: {self.summary()}")
         self.after_end()
+
+    def after_cell(self, result: Any) -> None:
+        """A cell of a notebook has run: after Ctrl-C or an error in it, the training may go on in another cell.
+
+        Args:
+            result: IPython's, with the exception that ended the cell.
+        """
+        steps = sum(
+            training.steps + (0 if training.recorder is None else training.recorder.steps)
+            for training in self.trainings
+        )
+        if steps != self._steps_of_cells:
+            self._steps_of_cells, self.error = steps, getattr(result, "error_in_exec", None)
 
     def _note(self, training: PreparedTraining) -> None:
         if self._steps is None or not training.has_begun:

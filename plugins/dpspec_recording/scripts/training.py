@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,7 @@ class PreparedTraining:
         resume: bool,
         before: tuple[OtherSteps, ...] = (),
         received: LoadedTensors | None = None,
+        public: Sequence[Any] = (),
     ) -> None:
         """Begin the recording, or a further part of it.
 
@@ -137,13 +138,15 @@ class PreparedTraining:
             resume: Whether it has parts, or may get further ones.
             before: Steps of other optimizers since the end of the part before, or since the script began.
             received: Weights that the script loaded, if they come from a server.
+            public: The public data of the script.
 
         Raises:
             UsageError: The recorder does not support a part.
         """
         self.stop_waiting()
         model, optimizer, loader, engine = self._parts()
-        training_parts = Parts(model, optimizer, loader, engine, None, dict.fromkeys(_DECLARED))
+        declared = dict.fromkeys(_DECLARED)
+        training_parts = Parts(model, optimizer, loader, engine, None, declared, public=list(public) or None)
         recorder = Recorder(folder, training_parts, resume=resume, received=received)
         recorder.__enter__()
         self.folder, self.recorder, self._others_before = folder, recorder, before

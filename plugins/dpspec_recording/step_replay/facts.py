@@ -50,11 +50,12 @@ class ReplayFacts:
 @dataclass(frozen=True, kw_only=True)
 class MapFacts:
     """Maps of the noisy gradient before the update. explained: steps with the gradients of a known map; by_all: of each
-    known map; replayed: maps that were replayed with other records; moved: those that a record moves; inputs: the
-    shapes of further tensors that a map reads."""
+    known map; replayed: maps that were replayed with other records; moved: those that a record moves; public: maps that
+    read declared public data, and no other tensors; inputs: the shapes of further tensors that a map reads."""
 
     explained: Count = field(metadata=_SUM)
     by_all: Count = field(metadata=_SUM)
     replayed: Count = field(metadata=_SUM)
     moved: Count = field(metadata=_SUM)
+    public: Count = field(metadata=_SUM)
     inputs: str = field(metadata=join_by(word))

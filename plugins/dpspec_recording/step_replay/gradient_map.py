@@ -59,6 +59,7 @@ class GradientMap:
             read in Python after the sources, or read before and uses without change.
         operands: Of these, the tensors that the operations read, or whose numbers they use without change.
         shapes_of_results: The operations, except for views, with the shapes of their results.
+        reads_known: Whether the operations read public batches of the trace.
         has_reads: Whether the script read a number other than an integer in Python before the targets had their values.
         is_division: Whether they leave the sources or only divide them, as Opacus does; others may read them, as
             torch's SGD copies the first gradient into its momentum.
@@ -74,6 +75,7 @@ class GradientMap:
         end: int,
         sources_end: int = 0,
         parameters: Collection[int],
+        public_ends: Mapping[int, int] | None = None,
     ) -> None:
         """Find the operations.
 
@@ -85,24 +87,29 @@ class GradientMap:
             end: The number of operations of the step when the targets had their values.
             sources_end: The number of operations when the sources had their values: earlier writes to a source make it.
             parameters: Addresses of the memory of parameters.
+            public_ends: Addresses of public batches, with the number of operations when they had their values.
         """
         self._trace, self._sources, self._targets, self._end = trace, list(sources), list(targets), end
         operations, source_addresses = trace.operations[:end], {address_of(tensor) for tensor in sources} - {0}
         written = list(map(_writes, operations))
-        last = {address: n for n in range(min(sources_end, end)) for address in written[n] & source_addresses}
+        ends = {**(public_ends or {}), **dict.fromkeys(source_addresses, min(sources_end, end))}
+        last = {address: n for n in range(end) for address in written[n] if n < ends.get(address, 0)}
 
         def find(tensors_at: Mapping[int, Sequence[Tensor]]) -> tuple[list[Operation], list[Tensor]]:
             """The operations that compute tensors, by the number of operations before, and what else they read."""
             needed, steps = {*source_addresses}, list[Operation]()
             for number in range(max(tensors_at, default=0) - 1, start - 1, -1):
                 needed |= {address_of(tensor) for tensor in tensors_at.get(number + 1, ())} - {0}
+                if _takes_storage(operations[number]):  # as of a batch that a worker loaded: its source is not known
+                    continue
                 touched = written[number] | {*operations[number].addresses}
                 if {address for address in touched if number > last.get(address, -1)} & needed:
                     steps.append(operations[number])
+                    needed -= _overwritten(operations[number])
                     needed |= {address_of(tensor) for tensor in _arguments(operations[number])} - {0}
                 needed -= {address for address in touched if number == last.get(address)}
             steps.reverse()
-            ids, addresses = {id(tensor) for tensor in sources}, {*source_addresses, *parameters, 0}
+            ids, addresses = {id(tensor) for tensor in sources}, {*ends, *parameters, 0}
             inputs = list[Tensor]()
             for operation in steps:
                 inputs += [t for t in _arguments(operation) if address_of(t) not in addresses and id(t) not in ids]
@@ -132,6 +139,9 @@ class GradientMap:
         ]
         read_tensors += used
         self.has_reads = any(not read.is_integer() for _, _, read in reads)
+        self.reads_known = any(
+            address_of(tensor) in (public_ends or {}) for operation in steps_of_map for tensor in _arguments(operation)
+        )
         self._read = {*map(id, read_tensors)}
         self.operands = list({id(tensor): tensor for tensor in (*inputs, *used)}.values())
         self.shapes_of_results = tuple(
@@ -243,11 +253,12 @@ class GradientMaps:
     Attributes:
         replayed: The number of steps whose map was replayed with other records.
         moved: The number of replayed maps that other records move.
+        public: The number of replayed maps that read public data, and no other tensors.
         shapes: The shapes of further tensors that a map reads; empty without.
     """
 
     def __init__(self) -> None:
-        self.replayed = self.moved = 0
+        self.replayed = self.moved = self.public = 0
         self.shapes = ""
         self._maps: dict[str, GradientMap] = {}
         self._explained: dict[str, int] = {}
@@ -267,14 +278,31 @@ class GradientMaps:
         A map of some steps only may have been chosen by a record, as by the loss of a batch.
         """
         most, least = (choose(self._explained.values(), default=0) for choose in (max, min))
-        counts = {"explained": most, "by_all": least, "replayed": self.replayed, "moved": self.moved}
+        counts = {
+            "explained": most,
+            "by_all": least,
+            "replayed": self.replayed,
+            "moved": self.moved,
+            "public": self.public,
+        }
         return MapFacts(**counts, inputs=self.shapes)
 
-    def add(self, stage: str, gradient_map: GradientMap, *, is_moved: bool, is_changed: bool = True) -> None:
-        """Note a map that was replayed. is_changed: whether it changed the gradients of its step."""
+    def add(
+        self, stage: str, gradient_map: GradientMap, *, is_moved: bool, is_changed: bool = True, is_public: bool = False
+    ) -> None:
+        """Note a map that was replayed.
+
+        Args:
+            stage: The place in the step.
+            gradient_map: The map.
+            is_moved: Whether other records move its results.
+            is_changed: Whether it changed the gradients of its step.
+            is_public: Whether all further tensors that it reads are declared public.
+        """
         self.replayed += is_changed or is_moved
         self.moved += is_moved
-        if gradient_map.inputs:
+        self.public += is_changed and is_public and not is_moved
+        if gradient_map.inputs or gradient_map.reads_known:
             self.shapes = self.shapes or gradient_map.shapes
         elif not is_moved:
             self._maps[stage] = gradient_map
@@ -295,6 +323,10 @@ def _is_rounding(mapped: Tensor, result: Tensor) -> bool:
         return False
     unit = torch.finfo(mapped.dtype).eps
     return float((mapped - result).abs().max()) <= _ROUNDINGS * unit * float(mapped.abs().max())
+
+
+def _takes_storage(operation: Operation) -> bool:
+    return any(isinstance(argument, torch.UntypedStorage) for argument in operation.args)
 
 
 def _numbers(operation: Operation) -> list[float]:
@@ -323,6 +355,12 @@ def _selects_by_values(operation: Operation) -> bool:
     return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _arguments(operation)[1:])
 
 
+#: Operations that write a tensor without reading it.
+_OVERWRITING = {
+    *(torch.ops.aten.zero_.default, torch.ops.aten._foreach_zero_.default),
+    *(torch.ops.aten.fill_.Scalar, torch.ops.aten.copy_.default),
+}
+
 #: The arguments of a batch normalization that it only updates in training, and the arguments that say so.
 _RUNNING, _IS_TRAINING = ("running_mean", "running_var"), ("training", "train")
 
@@ -332,7 +370,18 @@ def _arguments(operation: Operation) -> list[Tensor]:
     named = _named_arguments(operation)
     if any(named.get(name) is True for name in _IS_TRAINING):
         named = {name: value for name, value in named.items() if name not in _RUNNING}
+    if _overwritten(operation):
+        del named["self"]
     return tensors_in(list(named.values()))
+
+
+def _overwritten(operation: Operation) -> set[int]:
+    """The addresses of the memory that an operation writes as a whole without reading it, as it zeroes gradients."""
+    if operation.function not in _OVERWRITING:
+        return set()
+    tensors = tensors_in(_named_arguments(operation)["self"])
+    are_whole = all(t.is_contiguous() and t.untyped_storage().nbytes() == t.numel() * t.element_size() for t in tensors)
+    return {*map(address_of, tensors)} if are_whole else set()
 
 
 def _named_arguments(operation: Operation) -> dict[str, Any]:

@@ -15,15 +15,18 @@ secret.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from dpspec_recording.step_replay.gradient_map import GradientMap
 from dpspec_recording.step_replay.held_records import HeldRecords
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
+
+if TYPE_CHECKING:
+    from dpspec_recording.public_data import PublicData
 
 #: The number of optimizers that are observed, and of private steps that are traced for replays in batches of
 #: two sizes.
@@ -41,6 +44,7 @@ class OtherReplays:
         optimizer: The optimizer, which is kept so that its id stays unique.
         replayed: The number of steps whose operations give the executed gradients.
         moved: Of these, the number of those whose gradients move with other records in the batch.
+        public: The number of steps whose gradients read declared public data.
         unknown: The shapes of further tensors that the gradients of a step read; empty without.
         reads: Whether the script read a number in Python, which may have decided that the optimizer steps.
         failure: Why the last step that was traced and not replayed was not.
@@ -50,6 +54,7 @@ class OtherReplays:
     replayed: int = 0
     moved: int = 0
     unknown: str = ""
+    public: int = 0
     reads: bool = False
     failure: str = ""
     #: The shapes by the number of records, for each of its steps in a private step.
@@ -75,11 +80,22 @@ class OtherReplays:
         self._traced = trace, is_over, number
         return is_over, number
 
-    def add(self, gradient_map: GradientMap, position: tuple[bool, int], records: int, *, moves: bool) -> None:
+    def add(
+        self,
+        gradient_map: GradientMap,
+        position: tuple[bool, int],
+        records: int,
+        public: PublicData | None,
+        *,
+        moves: bool,
+    ) -> None:
         """Note a replayed step."""
         self.replayed += 1
         self.moved += moves
         unknown = [tensor for tensor in gradient_map.operands if not _is_constant(tensor)]
+        if public is not None:
+            declared, unknown = bool(unknown), public.others(unknown)
+            self.public += not unknown and not moves and (declared or gradient_map.reads_known)
         if unknown and not moves:
             gradient_map.inputs = unknown
             self.unknown = self.unknown or gradient_map.shapes
@@ -94,9 +110,15 @@ class OtherOptimizers:
         replays: By the id of the optimizer.
     """
 
-    def __init__(self, private: Sequence[Tensor], model: Sequence[Tensor]) -> None:
-        """private: the trained parameters of the model. model: all its parameters and buffers."""
-        self._private, self._model = list(private), list(model)
+    def __init__(self, private: Sequence[Tensor], model: Sequence[Tensor], public: PublicData | None = None) -> None:
+        """Begin to observe.
+
+        Args:
+            private: The trained parameters of the model.
+            model: All its parameters and buffers.
+            public: The declared public data.
+        """
+        self._private, self._model, self._public = list(private), list(model), public
         self.replays: dict[int, OtherReplays] = {}
         self._chosen = 0
 
@@ -119,6 +141,7 @@ class OtherOptimizers:
         find_records: Callable[[], HeldRecords],
         *,
         updated: int,
+        public_ends: Mapping[int, int],
     ) -> None:
         """Replay the gradients with which an optimizer steps next.
 
@@ -128,23 +151,26 @@ class OtherOptimizers:
             batch: The tensors of the private step with a row for each record.
             find_records: Finds its records in the trace.
             updated: The number of operations of the private step, or 0 before its end.
+            public_ends: Addresses of public batches, with the number of operations when they had their values.
         """
         replays = self.replays.get(id(optimizer))
         if replays is None:
             return
         position = replays.position(trace, updated)
         try:
-            gradient_map, gradients, values = self._map(trace, optimizer)
+            gradient_map, gradients, values = self._map(trace, optimizer, public_ends)
             if not gradient_map.gives(values, gradients):
                 raise AbstainError("the replay gives other gradients: it did not see the whole step")
             # numbers that the script reads for its logs move with the records, too
             moves, _ = gradient_map.effects(values, batch, find_records)
-            replays.add(gradient_map, position, len(batch[0]), moves=moves)
+            replays.add(gradient_map, position, len(batch[0]), self._public, moves=moves)
         except Exception as error:
             stated = isinstance(error, AbstainError)
             replays.failure = (str(error) if stated else f"{type(error).__name__}: {error}")[:200]
 
-    def _map(self, trace: StepTrace, optimizer: Any) -> tuple[GradientMap, list[Tensor], list[Tensor]]:
+    def _map(
+        self, trace: StepTrace, optimizer: Any, public_ends: Mapping[int, int]
+    ) -> tuple[GradientMap, list[Tensor], list[Tensor]]:
         """The map from the present parameters, the executed gradients, and the values of the parameters."""
         if trace.failure:
             raise AbstainError(trace.failure)
@@ -158,7 +184,9 @@ class OtherOptimizers:
         end = len(trace.operations)
         parameters = {address_of(tensor) for tensor in self._model}
         results = _results(trace, gradients)
-        gradient_map = GradientMap(trace, sources, results, end=end, sources_end=end, parameters=parameters)
+        gradient_map = GradientMap(
+            trace, sources, results, end=end, sources_end=end, parameters=parameters, public_ends=public_ends
+        )
         return gradient_map, gradients, [p.detach().clone() for p in sources]
 
 

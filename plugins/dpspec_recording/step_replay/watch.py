@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ from dpspec_recording.step_replay.measure import StepReplay, measure
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.record_tables import reads_record_table
 from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
+
+if TYPE_CHECKING:
+    from dpspec_recording.public_data import PublicData
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
 #: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps, and as many after a new call, are
@@ -59,9 +62,21 @@ class ReplayedSteps:
         *,
         ghost: bool,
         drawn: Callable[[], DrawnRecords | None] = lambda: None,
+        public: PublicData | None = None,
     ) -> None:
-        """ghost: whether the optimizer clips by ghost clipping. drawn: returns the records of the current batch."""
-        self._drawn = drawn
+        """Make a replayer.
+
+        Args:
+            model: The private model.
+            optimizer: Opacus' optimizer.
+            audits: The audited steps.
+            pauses: Of the recorder's own operations.
+            ghost: Whether the optimizer clips by ghost clipping.
+            drawn: Returns the records of the current batch.
+            public: The declared public data.
+        """
+        self._drawn, self._public = drawn, public
+        self._known_batches: list[tuple[Tensor, int]] = []  # public ones, with the number of operations before
         self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
         self.pauses = pauses or Pauses()
         self._calls = StepCalls(self.pauses)
@@ -98,7 +113,7 @@ class ReplayedSteps:
         self.maps = GradientMaps()
         #: The steps of other optimizers, whose gradients may read records.
         self.others = OtherOptimizers(
-            [p for p in model.parameters() if p.requires_grad], [*model.parameters(), *model.buffers()]
+            [p for p in model.parameters() if p.requires_grad], [*model.parameters(), *model.buffers()], public
         )
         self._is_interrupted = self._is_dropped = False  # by another optimizer; whether it ended the trace of this step
         self._sees_loads = False  # whether batches are noted when the loader loads them
@@ -179,6 +194,8 @@ class ReplayedSteps:
         for hook in hooks:
             undo.callback(hook.remove)
         note_batches(loader, loaded, undo)
+        for public_loader in () if self._public is None else self._public.loaders:
+            note_batches(public_loader, lambda batch, _: guarded(lambda: self._note_public(batch)), undo)
         undo.callback(self.stop)
         undo.callback(self._carried.stop)
 
@@ -212,11 +229,22 @@ class ReplayedSteps:
         batch = self._batch if self._updated else self._traced_batch(trace)
         records = self._records if self._updated else self._drawn()
         find_records = partial(self._find_records, trace, batch, records)
-        self.others.replay(trace, optimizer, batch, find_records, updated=self._updated)
+        public_ends = self._public_ends
+        self.others.replay(trace, optimizer, batch, find_records, updated=self._updated, public_ends=public_ends)
 
     def _traced_batch(self, trace: StepTrace) -> list[Tensor]:
         """The tensors of the step with a row for each record."""
         return self._loaded or [*self._inputs, *self._labels(trace)]
+
+    def _note_public(self, batch: Any) -> None:
+        assert self._public is not None
+        operations = 0 if self._trace is None else len(self._trace.operations)
+        self._known_batches += [(tensor, operations) for tensor in self._public.note(tensors_in(batch))]
+
+    @property
+    def _public_ends(self) -> dict[int, int]:
+        """The memory of the public batches that were loaded during the trace."""
+        return {address_of(tensor): operations for tensor, operations in self._known_batches}
 
     def _try(self, observe: Callable[[], None]) -> None:
         """Give up replays after an error, which must not end the recording."""
@@ -431,7 +459,15 @@ class ReplayedSteps:
         parameters = {address_of(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
         end = len(trace.operations)
         gradient_map = GradientMap(
-            trace, self._sources, gradients, start=self._sources_end, end=end, parameters=parameters
+            trace,
+            self._sources,
+            gradients,
+            # gradients of public rows may be computed before the noise
+            start=self._sources_end if self._public is None else 0,
+            end=end,
+            sources_end=self._sources_end,
+            parameters=parameters,
+            public_ends=self._public_ends,
         )
         if not is_changed and gradient_map.is_division:
             return
@@ -440,7 +476,9 @@ class ReplayedSteps:
             is_carried = any(map(self._carried.held_before, gradient_map.inputs))
             find_records = partial(self._find_records, trace, batch, self._drawn())
             is_moved = is_carried or gradient_map.moves(values, batch, find_records)
-            self.maps.add(stage, gradient_map, is_moved=is_moved, is_changed=is_changed)
+            reads_public = bool(gradient_map.inputs) or gradient_map.reads_known
+            is_public = self._public is not None and reads_public and not self._public.others(gradient_map.inputs)
+            self.maps.add(stage, gradient_map, is_moved=is_moved, is_changed=is_changed, is_public=is_public)
 
     def _find_records(self, trace: StepTrace, batch: Sequence[Tensor], drawn: DrawnRecords | None) -> HeldRecords:
         omitted = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
@@ -525,7 +563,7 @@ class ReplayedSteps:
     def _forget(self) -> None:
         self._trace, self._inputs, self._outputs, self._gradients, self._segments = None, [], [], [], []
         self._loaded, self._loaded_reads, self._labels_end = [], "", 0
-        self._batch, self._records, self._updated = [], None, 0
+        self._batch, self._records, self._updated, self._known_batches = [], None, 0, []
 
     def _labels(self, trace: StepTrace) -> list[Tensor]:
         """Integers from before the step with a row for each record of the first pass, such as labels.

@@ -36,6 +36,7 @@ from dpspec_recording.probes.other_engines import OtherEngineFacts, OtherEngines
 from dpspec_recording.probes.parameters import ParameterFacts, Parameters
 from dpspec_recording.probes.passes import Passes, PassFacts
 from dpspec_recording.probes.probe import Probe
+from dpspec_recording.probes.public_steps import PublicFacts, PublicSteps
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.reported_gradients import GradientFacts, ReportedGradients
 from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules
@@ -80,6 +81,9 @@ def noisy(**changes: Any) -> dict[str, Any]:
 #: Replays of a mean at another batch size: the gradients change as 1 over it.
 SIZES = SizeFacts(steps=3, lowest=-1.0, highest=-1.0, removed=0.9)
 
+#: No other optimizer stepped.
+ALONE = RuleFact(facts={"optimizers": [], "readers": [], "before_steps": 0})
+
 #: The facts of an honest run of 100 steps.
 HONEST: dict[type[Probe[Any]], Any] = {
     Noise: NoiseFacts(processes=(STATISTICS,)),
@@ -105,13 +109,14 @@ HONEST: dict[type[Probe[Any]], Any] = {
         tables=0,
         sizes=SIZES,
     ),
-    GradientMap: MapFacts(explained=0, by_all=0, replayed=0, moved=0, inputs=""),
+    GradientMap: MapFacts(explained=0, by_all=0, replayed=0, moved=0, public=0, inputs=""),
+    PublicSteps: PublicFacts(is_declared=True, is_compared=True, steps=0),
     Passes: PassFacts(passes=100, moved=0, steps=100, unseen=0, compared=100),
     OptimizerState: OptimizerStateFacts(restated=0, resumed=False),
     LossScaler: LossScalerFacts(used=False),
     Updates: UpdateFacts(steps=100, recomputed=100, different=0, failed=0, optimizer="", step_hooks=()),
     OtherEngines: OtherEngineFacts(steps=0),
-    Rules: RuleFacts(by_rule=({rule.name: RuleFact(facts={}) for rule in RULES},)),
+    Rules: RuleFacts(by_rule=({**{rule.name: RuleFact(facts={}) for rule in RULES}, "second-optimizer": ALONE},)),
     Batches: BatchFacts(unused=1, passed_over=0),
     Accountant: AccountantFacts(history=((1.0, 0.1, 100),)),
 }
@@ -156,6 +161,7 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Seeds, {"shared": 3}, "shared-seed"),
     (Seeds, {"public": 1}, "public-seed"),
     (Parameters, {"outside": 1.0}, "moved-parameters"),
+    (PublicSteps, {"steps": 3}, "unverified-public-steps"),
     (Parameters, {"outside": 1.0, "loaded": 1}, "loaded-weights"),
     (Parameters, {"outside": 1.0, "returned": 1}, "returned-weights"),
     (ModelState, {"buffers": ("norm.mean",)}, "changed-state"),

@@ -5,6 +5,7 @@ import copy
 import gc
 import sys
 import warnings
+from types import SimpleNamespace
 
 import opacus
 import pytest
@@ -328,6 +329,45 @@ def test_a_second_session_is_the_first_one(tmp_path):
         first = start(tmp_path / "run", whole=True, summary=False)
         stack.callback(first.end)
         assert start(tmp_path / "other", whole=False) is first
+
+
+@pytest.mark.ci
+def test_public_data_is_found_by_the_name_of_its_variable(tmp_path, capsys):
+    session = start(tmp_path / "run", whole=True, summary=False, public=("public_rows", "missing"))
+
+    def train():
+        public_rows = rows()
+        assert public_rows
+        Private(rows()).train()
+
+    try:
+        train()
+    finally:
+        session.end()
+    assert "--public-data missing: no variable" in capsys.readouterr().err
+    session = start(tmp_path / "again", whole=True, summary=False, public=("public_rows",))
+    try:
+        train()
+    finally:
+        session.end()
+    assert check_run(session.folder / "1", CLAIM).assumption("public-data").status == "declared"
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("last", ["trains", "stops"])
+def test_the_last_cell_of_a_notebook_that_trains_decides_about_an_error(tmp_path, last):
+    interrupted, completed = SimpleNamespace(error_in_exec=KeyboardInterrupt()), SimpleNamespace(error_in_exec=None)
+    session = start(tmp_path / "run", whole=False, summary=False)
+    try:
+        training = Private(rows()).train()
+        session.after_cell(interrupted)
+        if last == "trains":
+            training.train()
+        session.after_cell(completed)
+    finally:
+        session.end()
+    found = check_run(session.folder / "1", CLAIM)
+    assert found.run.end.error == ("" if last == "trains" else "KeyboardInterrupt")
 
 
 def test_steps_of_an_optimizer_that_is_gone_count_next_to_a_private_one_that_is_gone(script):
