@@ -407,7 +407,7 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
     queue = np.flatnonzero(nodes < 0.0).tolist()
     if not queue:
         return nodes
-    masses, positions = nodes.tolist(), index.tolist()  # single numbers of lists are read faster than those of arrays
+    masses, positions = nodes.tolist(), index.tolist()  # numbers of lists are read faster than numbers of arrays
     left: dict[int, int] = {}
     right: dict[int, int] = {}
     last = len(masses) - 1

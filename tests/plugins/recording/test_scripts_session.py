@@ -113,6 +113,7 @@ def test_a_training_is_recorded_with_the_same_bits_and_nothing_is_left_behind(sc
     assert "by other means than an optimizer of torch (no other one stepped)" in confirmed(session)
 
 
+@pytest.mark.ci
 def test_a_training_by_make_private_with_epsilon_is_one_training(script):
     def call():
         model = nn.Linear(FEATURES, 2)
