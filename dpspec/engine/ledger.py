@@ -24,7 +24,7 @@ from dpspec.language.load import from_document
 from dpspec.language.yaml_source import plain, read_yaml, to_yaml
 from dpspec.results.evidence_weight import covers, group_size, proven_bound, shortfall
 from dpspec.results.status import problems
-from dpspec.text import quoted
+from dpspec.text import joined, quoted
 
 if TYPE_CHECKING:
     from dpspec.contract.catalog import Catalog
@@ -181,6 +181,13 @@ def _guarantee(audit: AuditResult, delta: float, claimed: Scope, file: str) -> F
             hint = f"it holds for datasets of at least {min(larger)}: set threat_model.min_records"
         elif proved:
             hint = "; ".join(shortfall(proved[0].scope, claimed))
+        elif audit.recording is not None and audit.recording.open:
+            names = joined([point.name or point.text for point in audit.recording.open])
+            judged = f"dpspec check {file} --adjacency {claimed.adjacency}"
+            hint = (
+                f"the recording leaves {names} open: `{judged}` says why. With what you --assume or declare --public, "
+                "its result (--report json=FILE) can be entered"
+            )
         subject = f"{file}: {quoted(audit.name)} has no certified epsilon of one record in the scope of the budget"
         raise LedgerError(f"{subject}: {hint}")
     fitting = [finding for finding in bounds if finding.at["delta"] <= _SHARE * delta]

@@ -10,6 +10,7 @@ from support.plain_loop import RATE, RECORDS, plain_loop
 
 from dpspec.contract import FrozenMap, Scope
 from dpspec.contract.executed import ExecutedSection, FiredRule
+from dpspec.contract.findings import Channel
 from dpspec.engine import ledger as ledgers
 from dpspec.engine.ledger import Entry, bounds, doubts, entry_of, fitting, judge, left, new_ledger, text_with_entries
 from dpspec.errors import LedgerError, UsageError
@@ -198,6 +199,15 @@ def test_a_training_that_deviates_is_not_entered(tmp_path):
     (audit,) = check_run(tmp_path / "run", RunClaim(delta=1e-7)).audits
     with pytest.raises(LedgerError, match="run: 'run' cannot be entered: conformance: deviates"):
         entry_of(audit, "declared", "run", 1e-6, load_catalog())
+
+
+def test_open_channels_of_a_recording_are_named():
+    audit = audited({"kind": "composition", "releases": [{"kind": "gdp", "mu": 1.0}]})
+    point = Channel(name="constants", status="open", text="the rate may be 1 over the number of batches")
+    found = dataclasses.replace(audit, findings=(), recording=ExecutedSection(open=(point,), digest="d"))
+    words = r"leaves constants open: `dpspec check run --adjacency add-remove` says why"
+    with pytest.raises(LedgerError, match=words):
+        entry_of(found, "declared", "run", 1e-6, load_catalog(), ledgers.DEFAULT_SCOPE)
 
 
 def test_an_audit_with_an_open_caution_is_not_entered():
