@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -46,11 +46,14 @@ class LoadedTensors:
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[weakref.ref[Tensor], str]] = {}
 
-    def note(self, module: nn.Module) -> None:
-        """Note the tensors of a module into which the script has loaded weights."""
+    def note(self, module: nn.Module, state: Collection[str]) -> None:
+        """Note the tensors of a module into which the script has loaded weights. state: the names of these weights."""
         self._by_id = {number: entry for number, entry in self._by_id.items() if entry[0]() is not None}
-        for tensor in tensors_of_state(module).values():
-            self._by_id[id(tensor)] = weakref.ref(tensor), tensor_digest(tensor)
+        for name, tensor in tensors_of_state(module).items():
+            if name in state:  # strict=False leaves others as they were
+                self._by_id[id(tensor)] = weakref.ref(tensor), tensor_digest(tensor)
+            else:
+                self._by_id.pop(id(tensor), None)
 
     def are_in(self, model: nn.Module) -> bool:
         """Whether each tensor in the model's ``state_dict()`` has the values that were loaded into it."""

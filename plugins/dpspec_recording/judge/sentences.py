@@ -81,6 +81,11 @@ def confirmations(
         "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
         f"from its batch, earlier ones or the dataset{_not_replayed(run)}"
     )
+    others = [facts for facts in _noted(run, second_optimizer.RULE, OtherOptimizers) if facts is not None]
+    stepped = dict.fromkeys(optimizer.name for facts in others for optimizer in facts.optimizers)
+    if stepped:
+        named = joined([*stepped])
+        yield f"no number that the script reads from tensors (item, tolist) enters the loss or options of {named}"
     public_facts = run.fact(PublicSteps)
     if public_facts is not None and public_facts.is_declared:
         yield f"the data that public= declares holds no record and no copy of one ({public_facts.comparison})"

@@ -172,15 +172,15 @@ class Session:
 
     def _loading(self, method: Any) -> Any:
         @functools.wraps(method)
-        def load(module: Any, *args: Any, **named: Any) -> Any:
+        def load(module: Any, state_dict: Any, *args: Any, **named: Any) -> Any:
             with self._guarded(), self._lock:
                 for training in self.trainings:
                     if training.recorder is not None and training.recorder.steps and training.holds(module):
                         self._suspend(training)
-            result = method(module, *args, **named)
+            result = method(module, state_dict, *args, **named)
             with self._guarded():
                 if self._loaded is not None:
-                    self._loaded.note(module)
+                    self._loaded.note(module, set(state_dict))
                 for training in self.trainings:
                     if training.has_begun and training.holds(module):
                         training.note_load()

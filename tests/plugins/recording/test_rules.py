@@ -462,6 +462,7 @@ def test_batches_that_are_clipped_as_one():
         "no gradients": lambda: np.zeros(20),
         "microbatches": lambda: np.repeat(generator.uniform(0.1, 0.9, 5), 4),
         "with a rest": lambda: np.repeat(generator.uniform(0.1, 0.9, 5), 4)[:18],
+        "unequal groups": lambda: np.repeat(generator.uniform(0.1, 0.9, 4), [6, 6, 5, 5]),
         "in strides": lambda: np.tile(generator.uniform(0.1, 0.9, 10), 2),
         "partly longer": lambda: np.minimum(np.repeat(generator.uniform(0.3, 1.5, 12), 3), 1.0),
         "six kinds": lambda: generator.uniform(0.1, 0.9, 6)[kinds[generator.random(400) < 0.05]],
@@ -475,7 +476,7 @@ def test_batches_that_are_clipped_as_one():
         for number in range(1, 200):
             rule.after_step(step(number, norms=draw()))
         found[name] = caution(rule)
-    in_groups = ["microbatches", "with a rest", "in strides", "partly longer"]
+    in_groups = ["microbatches", "with a rest", "unequal groups", "in strides", "partly longer"]
     assert [name for name, text in found.items() if text] == ["as one", "sometimes longer", *in_groups]
     assert found["in strides"] == (
         "In 199 of 199 batches the contributions have norms that 2 records share each, as microbatches that are "
