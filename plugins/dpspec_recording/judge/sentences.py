@@ -81,8 +81,8 @@ def confirmations(
         "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
         f"from its batch, earlier ones or the dataset{_not_replayed(run)}"
     )
-    others = [facts for facts in _noted(run, second_optimizer.RULE, OtherOptimizers) if facts is not None]
-    stepped = dict.fromkeys(optimizer.name for facts in others for optimizer in facts.optimizers)
+    noted = [facts for facts in _noted(run, second_optimizer.RULE, OtherOptimizers) if facts is not None]
+    stepped = dict.fromkeys(optimizer.name for facts in noted for optimizer in facts.optimizers)
     if stepped:
         named = joined([*stepped])
         yield f"no number that the script reads from tensors (item, tolist) enters the loss or options of {named}"
