@@ -58,9 +58,11 @@ if TYPE_CHECKING:
     from dpspec.accounting.curves import *
     from dpspec.accounting.densities import *
     from dpspec.accounting.discrete import *
+    from dpspec.accounting.discrete_noise import *
     from dpspec.accounting.displacement import *
     from dpspec.accounting.double_mixture import *
     from dpspec.accounting.findings import *
+    from dpspec.accounting.float_noise import *
     from dpspec.accounting.grid import *
     from dpspec.accounting.laplace import *
     from dpspec.accounting.mixture import *
@@ -82,6 +84,8 @@ _NAMES = {
         "whole"
     ),
     "findings": "certified_lower certified_upper library_accuracy",
+    "discrete_noise": "DISCRETE_SCALE dominating_noise_multiplier",
+    "float_noise": "SMALLEST_TENSOR exceeded_by_float32 revealed_by_float32",
     "grid": "Bins Cells Pair TooLongError TruncatedPair",
     "laplace": "Laplace",
     "additive_noise": "LogConcaveNoise",
@@ -116,7 +120,8 @@ _HOME = {
 
 #: Tools for plugins and mechanisms that a user of the accountant does not need.
 _TOOL_NAMES = (
-    "CLOSED DIRECTIONS EPS Floats GRID LEAST_TRIED Lines ONE_STEP OPPOSITE SELECTION_ORDERS Best Conversion Revealed "
+    "CLOSED DIRECTIONS EPS Floats GRID LEAST_TRIED Lines ONE_STEP OPPOSITE SELECTION_ORDERS SMALLEST_TENSOR Best "
+    "Conversion DISCRETE_SCALE Revealed dominating_noise_multiplier exceeded_by_float32 revealed_by_float32 "
     "Tries bisect bisect_by_margin checked_orders crossing directions drawn_cell_rdp finite inside library_accuracy "
     "log_binomial log_excess_power mixture_rdp_bounds one_direction positive real_divisor_pair smallest_epsilon "
     "sampled_gaussian_integer_rdp sampled_laplace_rdp smallest_rho whole"

@@ -34,7 +34,7 @@ _SINGLE, _BLOCKS = 2**16, 2**13
 
 
 @dataclass(frozen=True)
-class Revealed:
+class FloatFloor:
     """A probability with which a record shows with certainty, and the number of pairs of its worst gradient.
 
     Attributes:
@@ -46,7 +46,7 @@ class Revealed:
     pairs: int
 
 
-def revealed_by_float32(noise_multiplier: float, values: int, *, rate: float = 1.0, steps: int = 1) -> Revealed:
+def revealed_by_float32(noise_multiplier: float, values: int, *, rate: float = 1.0, steps: int = 1) -> FloatFloor:
     """Lower bound on delta, at every finite epsilon, of noise that torch's CPU generator draws in float32.
 
     The record enters each of ``steps`` independently with probability ``rate``; its gradient of one clip norm has equal
@@ -63,7 +63,7 @@ def revealed_by_float32(noise_multiplier: float, values: int, *, rate: float = 1
     if not 0.0 < rate <= 1.0:
         raise ValueError(f"rate must be in (0, 1], got {rate!r}")
     whole("steps", steps, 1)
-    best = Revealed(0.0, 1)
+    best = FloatFloor(0.0, 1)
     for exponent in range(int(math.log2(max(1, 8 * (count // SMALLEST_TENSOR)))) + 1):
         pairs = 2**exponent
         if 8 * (count // SMALLEST_TENSOR) < pairs:
@@ -72,7 +72,7 @@ def revealed_by_float32(noise_multiplier: float, values: int, *, rate: float = 1
         of_step = rate * -math.expm1(pairs * math.log1p(-of_pair))
         delta = -math.expm1(steps * math.log1p(-min(of_step, 1.0 - 1e-16))) * (1.0 - _EVALUATION)
         if delta > best.delta:
-            best = Revealed(delta, pairs)
+            best = FloatFloor(delta, pairs)
     return best
 
 

@@ -45,7 +45,7 @@ def by_own_loop(trial: TrialRecord) -> bool:
 
 def _revealed(phases: tuple[Phase, ...], parameters: int) -> float:
     """The probability of Theorem F1 for independent batches; 0 if another scheme or clipping is among them."""
-    from dpspec.accounting.float_noise import SMALLEST_TENSOR, revealed_by_float32  # loads numpy
+    from dpspec.accounting import SMALLEST_TENSOR, revealed_by_float32  # loads numpy
 
     values = parameters // SMALLEST_TENSOR * SMALLEST_TENSOR
     covered = all(

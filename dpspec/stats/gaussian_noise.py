@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import special
 
-from dpspec.accounting.float_noise import exceeded_by_float32
-from dpspec.accounting.numerics import bisect
+from dpspec.accounting import bisect, exceeded_by_float32
 from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from dpspec.accounting.discrete_noise import SCALE
+from dpspec.accounting import DISCRETE_SCALE
 from dpspec.contract.providers import GradientCanaries
 from dpspec.training.device import send
 from dpspec.training.gradients.persample import Clip, ClippedSum, Clipper, FlatModel
@@ -102,8 +102,8 @@ def discrete_gaussian(count: int, scale: int, source: torch.Generator) -> Tensor
         scale: From 1 to 2^20.
         source: The only source of randomness; the integers are on its device.
     """
-    if not 1 <= scale <= SCALE:
-        raise ValueError(f"scale must be from 1 to {SCALE}, got {scale}")
+    if not 1 <= scale <= DISCRETE_SCALE:
+        raise ValueError(f"scale must be from 1 to {DISCRETE_SCALE}, got {scale}")
     accepted, missing = [torch.zeros(0, dtype=torch.int64, device=source.device)], count
     while missing > 0:
         values = discrete_laplace(math.ceil(_CANDIDATES * missing) + _FEWEST, scale, source)
@@ -120,8 +120,9 @@ class IntegerClipper(Clipper):
     """A clipper whose contributions are integer vectors, in multiples of ``grid``.
 
     Attributes:
-        grid: Spacing, the standard deviation of the noise divided by ``SCALE``.
-        largest_square: Largest squared norm of a contribution in spacings, (SCALE / noise_multiplier)^2 rounded down.
+        grid: Spacing, the standard deviation of the noise divided by ``DISCRETE_SCALE``.
+        largest_square: Largest squared norm of a contribution in spacings, (DISCRETE_SCALE / noise_multiplier)^2,
+            rounded down.
     """
 
     grid: float
@@ -134,8 +135,8 @@ class IntegerClipper(Clipper):
             clip_norm=clip.clip_norm,
             coordinate_bound=clip.coordinate_bound,
             per_layer=clip.per_layer,
-            grid=noise_multiplier * clip.clip_norm / SCALE,
-            largest_square=math.floor((SCALE / Fraction(noise_multiplier)) ** 2),
+            grid=noise_multiplier * clip.clip_norm / DISCRETE_SCALE,
+            largest_square=math.floor((DISCRETE_SCALE / Fraction(noise_multiplier)) ** 2),
         )
 
     def integers(self, clipped: Tensor) -> Tensor:

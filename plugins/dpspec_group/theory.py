@@ -51,7 +51,7 @@ def _with_count(phase: Phase) -> Phase:
 def _as_gaussian(phase: Phase) -> Phase:
     if phase.noise != DISCRETE or phase.noise_multiplier < NO_NOISE:
         return phase
-    from dpspec.accounting.discrete_noise import dominating_noise_multiplier  # loads numpy
+    from dpspec.accounting import dominating_noise_multiplier  # loads numpy
 
     return phase.replace(noise_multiplier=dominating_noise_multiplier(phase.noise_multiplier))
 

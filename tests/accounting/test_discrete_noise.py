@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import Direction, Mixture, PrivacyLoss
-from dpspec.accounting.discrete_noise import SCALE, dominating_noise_multiplier
+from dpspec.accounting.discrete_noise import DISCRETE_SCALE, dominating_noise_multiplier
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -57,5 +57,5 @@ def test_a_gaussian_of_less_variance_dominates(
 
 def test_the_noise_multiplier_is_rounded_down() -> None:
     for sigma in (0.01, 1.0, 3.7, 1000.0):
-        exact = mpmath.mpf(sigma) * mpmath.sqrt(1 - mpmath.mpf(16) / SCALE**2)
+        exact = mpmath.mpf(sigma) * mpmath.sqrt(1 - mpmath.mpf(16) / DISCRETE_SCALE**2)
         assert exact * (1 - mpmath.mpf("2e-13")) < dominating_noise_multiplier(sigma) < exact

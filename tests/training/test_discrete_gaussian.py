@@ -11,7 +11,7 @@ from torch import nn
 
 from dpspec.contract import FrozenMap, Observer, TrainingJob
 from dpspec.training.discrete_gaussian import (
-    SCALE,
+    DISCRETE_SCALE,
     IntegerClipper,
     IntegerContributions,
     bernoulli_exp,
@@ -42,11 +42,11 @@ def test_probabilities_are_those_of_the_discrete_gaussian(scale: int) -> None:
 
 
 def test_the_fine_grid_is_normal_and_its_low_bits_are_uniform() -> None:
-    drawn = discrete_gaussian(100_000, SCALE, source())
-    assert stats.kstest(drawn.double().numpy() / SCALE, "norm").pvalue > LEVEL
+    drawn = discrete_gaussian(100_000, DISCRETE_SCALE, source())
+    assert stats.kstest(drawn.double().numpy() / DISCRETE_SCALE, "norm").pvalue > LEVEL
     low = np.bincount((drawn % 256).numpy(), minlength=256)
     assert stats.chisquare(low).pvalue > LEVEL
-    assert drawn.abs().max() > 3.5 * SCALE
+    assert drawn.abs().max() > 3.5 * DISCRETE_SCALE
     assert len(discrete_gaussian(0, 5, source())) == 0
 
 
@@ -72,7 +72,7 @@ def test_events_of_probability_exp(numerator: int, denominator: int) -> None:
     assert numerator or happened == 20_000
 
 
-@pytest.mark.parametrize("scale", [0, SCALE + 1])
+@pytest.mark.parametrize("scale", [0, DISCRETE_SCALE + 1])
 def test_scale_outside_the_exact_range_is_refused(scale: int) -> None:
     with pytest.raises(ValueError, match="scale must be"):
         discrete_gaussian(1, scale, source())
@@ -81,7 +81,7 @@ def test_scale_outside_the_exact_range_is_refused(scale: int) -> None:
 @pytest.mark.parametrize("sigma", [0.01, 0.3, 1.0, 1000.0])
 def test_contributions_are_never_longer_than_the_sensitivity(sigma: float) -> None:
     clip = IntegerClipper.of(Clipper(0.7), sigma)
-    most = (Fraction(SCALE) / Fraction(sigma)) ** 2
+    most = (Fraction(DISCRETE_SCALE) / Fraction(sigma)) ** 2
     torch.manual_seed(0)
     for gradient in (torch.randn(500), torch.ones(500) / 500**0.5, torch.eye(500)[3], 1.001 * torch.eye(500)[0]):
         clipped = 0.7 * gradient / torch.linalg.vector_norm(gradient) * 1.00001  # as if rounding had left it too long
@@ -152,7 +152,7 @@ def test_a_training_releases_the_noisy_integers() -> None:
     flat = FlatModel(model)
     first = flat.initial()
     NativeTrainer().train_many([job])
-    grid = 2.0 * 0.5 / SCALE
+    grid = 2.0 * 0.5 / DISCRETE_SCALE
     sums = flat.clipped_sum(first, torch.tensor(x), torch.tensor(y), 0.5).sum
     moved = (first - observer.states[1]).double()  # the learning rate is the divisor
     assert torch.allclose(moved, (sums + observer.noise[0]).double(), atol=40 * grid + 1e-6)

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 import dpspec.contract as dps
-from dpspec.accounting.discrete_noise import SCALE
+from dpspec.accounting import DISCRETE_SCALE
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.phase import DISCRETE, Phase
 from dpspec.contract.providers import Cancelled, Trainer, TrainingJob
@@ -209,8 +209,8 @@ def laplace_noise(total: Tensor, deviation: float, source: torch.Generator) -> T
 
 
 def discrete_gaussian_noise(total: Tensor, deviation: float, source: torch.Generator) -> Tensor:
-    """Independent integers of the discrete Gaussian distribution per parameter, whose spacing is deviation / SCALE."""
-    return discrete_gaussian(total.numel(), SCALE, source)
+    """Independent integers per parameter from the discrete Gaussian, with spacing deviation / DISCRETE_SCALE."""
+    return discrete_gaussian(total.numel(), DISCRETE_SCALE, source)
 
 
 #: Noise by the distribution of a phase.

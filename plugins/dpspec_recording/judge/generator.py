@@ -3,7 +3,7 @@
 import math
 from itertools import groupby
 
-from dpspec.accounting.float_noise import SMALLEST_TENSOR, revealed_by_float32
+from dpspec.accounting import SMALLEST_TENSOR, revealed_by_float32
 from dpspec.contract.executed import ExecutedNoise
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.probes.seeds import SeedFacts, Seeds

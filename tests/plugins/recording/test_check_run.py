@@ -238,7 +238,7 @@ def test_an_optimizer_outside_the_model_in_the_first_part_explains_no_move(sound
     """The caution is of the first part with another optimizer. The move has the cause of a later one."""
     outside, inside = (
         {
-            "optimizers": [{"name": "SGD", "inside": number, "outside": 2 - number, "steps": 9}],
+            "optimizers": [{"name": "SGD", "inside": number, "outside": 2 - number, "steps": 9, "is_regular": True}],
             "readers": [],
             "before_steps": 0,
         }

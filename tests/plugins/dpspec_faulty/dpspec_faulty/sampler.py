@@ -15,7 +15,7 @@ from torch import Tensor
 import dpspec.contract as dps
 from dpspec import kit
 from dpspec.accounting import PrivacyLoss
-from dpspec.accounting.discrete_noise import SCALE, dominating_noise_multiplier
+from dpspec.accounting.discrete_noise import DISCRETE_SCALE, dominating_noise_multiplier
 from dpspec.training.discrete_gaussian import discrete_gaussian
 
 #: Sums without and with the record, which adds -1.
@@ -58,9 +58,9 @@ def float_release(dtype: torch.dtype) -> Callable[[Tensor, float, torch.Generato
 
 
 def integer_release(sums: Tensor, sigma: float, source: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The same in integers, whose spacing is sigma / SCALE; the sensitivity is rounded toward zero."""
-    grid = sigma / SCALE
-    noise = discrete_gaussian(len(sums), SCALE, source)
+    """The same in integers, whose spacing is sigma / DISCRETE_SCALE; the sensitivity is rounded toward zero."""
+    grid = sigma / DISCRETE_SCALE
+    noise = discrete_gaussian(len(sums), DISCRETE_SCALE, source)
     return ((sums / grid).trunc().long() + noise).double() * grid, noise.double() * grid
 
 
