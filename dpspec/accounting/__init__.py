@@ -85,7 +85,7 @@ _NAMES = {
     ),
     "findings": "certified_lower certified_upper library_accuracy",
     "discrete_noise": "DISCRETE_SCALE dominating_noise_multiplier",
-    "float_noise": "SMALLEST_TENSOR exceeded_by_float32 revealed_by_float32",
+    "float_noise": "SMALLEST_TENSOR exceeded_by_float32 revealed_by_float32 revealed_by_schedule",
     "grid": "Bins Cells Pair TooLongError TruncatedPair",
     "laplace": "Laplace",
     "additive_noise": "LogConcaveNoise",
@@ -122,9 +122,9 @@ _HOME = {
 _TOOL_NAMES = (
     "CLOSED DIRECTIONS EPS Floats GRID LEAST_TRIED Lines ONE_STEP OPPOSITE SELECTION_ORDERS SMALLEST_TENSOR Best "
     "Conversion DISCRETE_SCALE Revealed dominating_noise_multiplier exceeded_by_float32 revealed_by_float32 "
-    "Tries bisect bisect_by_margin checked_orders crossing directions drawn_cell_rdp finite inside library_accuracy "
-    "log_binomial log_excess_power mixture_rdp_bounds one_direction positive real_divisor_pair smallest_epsilon "
-    "sampled_gaussian_integer_rdp sampled_laplace_rdp smallest_rho whole"
+    "revealed_by_schedule Tries bisect bisect_by_margin checked_orders crossing directions drawn_cell_rdp finite "
+    "inside library_accuracy log_binomial log_excess_power mixture_rdp_bounds one_direction positive "
+    "real_divisor_pair smallest_epsilon sampled_gaussian_integer_rdp sampled_laplace_rdp smallest_rho whole"
 )
 _TOOLS = frozenset(_TOOL_NAMES.split())
 

@@ -92,7 +92,9 @@ def real_numbers(audit: AuditResult) -> str:
     if noise is None or not any(claim["delta"] < noise.revealed for claim in claims):
         return ""
     floor = decimals.lower(noise.revealed, digits=2)
-    return f"noise has real numbers: in float32, no finite epsilon holds below delta {floor}"
+    return (
+        f"noise has real numbers: in float32, noisy sums of chosen gradients have no finite epsilon below delta {floor}"
+    )
 
 
 def large_deltas(audit: AuditResult) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """The generator and the number type of the noise that an audit executed."""
 
-import math
 from collections.abc import Mapping
 
 from dpspec.contract import Json, Phase
@@ -45,7 +44,7 @@ def by_own_loop(trial: TrialRecord) -> bool:
 
 def _revealed(phases: tuple[Phase, ...], parameters: int) -> float:
     """The probability of Theorem F1 for independent batches; 0 if another scheme or clipping is among them."""
-    from dpspec.accounting import SMALLEST_TENSOR, revealed_by_float32  # loads numpy
+    from dpspec.accounting import SMALLEST_TENSOR, revealed_by_schedule  # loads numpy
 
     values = parameters // SMALLEST_TENSOR * SMALLEST_TENSOR
     covered = all(
@@ -54,8 +53,4 @@ def _revealed(phases: tuple[Phase, ...], parameters: int) -> float:
     )
     if not covered or not values:
         return 0.0
-    logs = (
-        math.log1p(-revealed_by_float32(phase.noise_multiplier, values, rate=phase.rate(), steps=phase.steps).delta)
-        for phase in phases
-    )
-    return -math.expm1(math.fsum(logs))
+    return revealed_by_schedule(((phase.noise_multiplier, phase.rate(), phase.steps) for phase in phases), values)

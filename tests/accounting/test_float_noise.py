@@ -12,6 +12,7 @@ from dpspec.accounting.float_noise import (
     beyond_the_longest,
     exceeded_by_float32,
     revealed_by_float32,
+    revealed_by_schedule,
 )
 
 
@@ -95,6 +96,21 @@ def test_composition_of_steps_and_pairs() -> None:
     assert revealed_by_float32(1.0, 10**6, rate=0.01, steps=10**4).delta == pytest.approx(0.52, abs=0.01)
     deltas = [revealed_by_float32(sigma, 10**4, steps=100).delta for sigma in (0.05, 0.5, 1.0, 8.0, 1000.0)]
     assert deltas == sorted(deltas, reverse=True)
+
+
+def test_a_schedule_is_composed_and_many_multipliers_count_as_larger_ones() -> None:
+    one_by_one = [(1.0, 0.1, 30), (0.5, 0.2, 7), (1.0, 0.2, 5)]
+    hidden = 1.0
+    for sigma, rate, steps in one_by_one:
+        hidden *= 1.0 - revealed_by_float32(sigma, 1000, rate=rate, steps=steps).delta
+    assert revealed_by_schedule(one_by_one, 1000) == pytest.approx(1.0 - hidden, rel=1e-5)
+    falling = [(2.0 - n / 1000, 0.1, 1) for n in range(1000)]
+    lowest, highest = (revealed_by_float32(sigma, 64, rate=0.1, steps=1000).delta for sigma in (2.0, 1.0))
+    assert lowest < revealed_by_schedule(falling, 64) < highest
+    some = [2.0 - n / 1000 for n in range(0, 1000, 50)]  # as the largest of 50 each
+    exact = sum(50.0 * math.log1p(-revealed_by_float32(sigma - 0.049, 64, rate=0.1).delta) for sigma in some)
+    assert 0.8 * -math.expm1(exact) < revealed_by_schedule(falling, 64) < -math.expm1(exact)
+    assert revealed_by_schedule([], 64) == 0.0
 
 
 def test_shift_beyond_the_longest_pair_counts_as_the_longest() -> None:

@@ -1,9 +1,8 @@
 """The generator of a recorded training's noise, and what its float32 numbers reveal with certainty."""
 
 import math
-from itertools import groupby
 
-from dpspec.accounting import SMALLEST_TENSOR, revealed_by_float32
+from dpspec.accounting import SMALLEST_TENSOR, revealed_by_schedule
 from dpspec.contract.executed import ExecutedNoise
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.probes.seeds import SeedFacts, Seeds
@@ -36,9 +35,8 @@ def _revealed(run: RecordedRun, facts: SeedFacts) -> float:
     if not is_float32 or header.world or header.clipping not in ("flat", "ghost"):
         return 0.0
     values = sum(size // SMALLEST_TENSOR * SMALLEST_TENSOR for _, size in header.layers)
-    log_hidden = 0.0
-    for (multiplier, rate), same in groupby(zip(run["noise_multiplier"].tolist(), run.rates, strict=True)):
-        if rate is not None and values and 0.0 < multiplier < math.inf:
-            steps = sum(1 for _ in same)
-            log_hidden += math.log1p(-revealed_by_float32(multiplier, values, rate=rate, steps=steps).delta)
-    return -math.expm1(log_hidden)
+    if not values:
+        return 0.0
+    steps = zip(run["noise_multiplier"].tolist(), run.rates, strict=True)
+    noisy = ((sigma, rate, 1) for sigma, rate in steps if rate is not None and 0.0 < sigma < math.inf)
+    return revealed_by_schedule(noisy, values)
