@@ -77,8 +77,8 @@ def revealed_by_schedule(schedule: Iterable[tuple[float, float, int]], values: i
     """:func:`revealed_by_float32` of consecutive steps with fresh noise and independent batches.
 
     Args:
-        schedule: Noise multiplier in clip norms, rate, and number of steps. Of many different multipliers, similar ones
-            count as the largest of them, which reveals least.
+        schedule: Noise multiplier in clip norms, rate, and number of steps. Of many different multipliers, neighboring
+            ones count as their largest, which reveals least.
         values: As for :func:`revealed_by_float32`.
     """
     by_rate = Counter[tuple[float, float]]()
@@ -88,12 +88,9 @@ def revealed_by_schedule(schedule: Iterable[tuple[float, float, int]], values: i
     size = max(1, math.ceil(len(multipliers) / _MULTIPLIERS))
     groups = [multipliers[start : start + size] for start in range(0, len(multipliers), size)]
     floors = {sigma: _in_one_step(group[-1], values).delta for group in groups for sigma in group}
-    hidden = (steps * _log_hidden(rate * floors[sigma]) for (sigma, rate), steps in by_rate.items())
+    # a floor is below 1, so that no logarithm is infinite
+    hidden = (steps * math.log1p(-rate * floors[sigma]) for (sigma, rate), steps in by_rate.items())
     return -math.expm1(math.fsum(hidden)) * (1.0 - _EVALUATION)
-
-
-def _log_hidden(probability: float) -> float:
-    return math.log1p(-min(probability, 1.0 - 1e-16))
 
 
 @lru_cache(maxsize=1024)
