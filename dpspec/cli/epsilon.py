@@ -193,11 +193,11 @@ def _guesses(guesses: RightGuesses) -> str:
 
     records = "one record" if guesses.group_size == 1 else f"up to {guesses.group_size} records"
     if guesses.membership:
-        what = f"Of {guesses.targets} people with {records} each, who take part or not by fair coins, "
-        what += "an attacker who guesses for all is right about at most"
+        question = f"Of {guesses.targets} people with {records} each, who take part or not by fair coins, "
+        question += "an attacker who guesses for all is right about at most"
     else:
-        what = f"Of {guesses.targets} people with {records} each, which an attacker guesses with probability "
-        what += f"{decimals.exact(guesses.baseline)} without the release, the attacker guesses right at most"
+        question = f"Of {guesses.targets} people with {records} each, which an attacker guesses with probability "
+        question += f"{decimals.exact(guesses.baseline)} without the release, the attacker guesses right at most"
     share, alone = guesses.targets * guesses.mean_share, guesses.targets * guesses.baseline
     rows = [("", "with the release", "without it")]
     rows.append(("on average", decimals.upper(share, digits=3), decimals.nearest(alone)))
@@ -205,10 +205,10 @@ def _guesses(guesses: RightGuesses) -> str:
         rows.append((f"except with probability {100.0 * level:g}%", str(most), str(by_guessing)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    known = "The records of the people are independent; the probability counts all that is known."
+    assumption = "The records of the people are independent; the probability counts all that is known."
     if guesses.membership:
-        known = "The attacker knows all records, not who takes part."
-    return "\n".join(["", *wrap(what, _WIDTH), "", *lines, "", *wrap(known, _WIDTH)])
+        assumption = "The attacker knows all records, not who takes part."
+    return "\n".join(["", *wrap(question, _WIDTH), "", *lines, "", *wrap(assumption, _WIDTH)])
 
 
 def _as_json(

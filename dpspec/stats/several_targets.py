@@ -27,8 +27,8 @@ def chance_of_right(
     """Upper bound on the probability that at least ``right`` of the ``targets`` are guessed right.
 
     Args:
-        points: The (epsilon, delta) of a change of one target's value. Of a membership: that of one record that is
-            added or removed. Of a record's content: that of one record that is replaced.
+        points: The (epsilon, delta) of a change of one target's value. For a membership one record is added
+            or removed, for its content it is replaced.
         targets: The number m of targets.
         right: The number of right guesses, out of m guesses.
         baseline: The success probability kappa of the best guess of a target without the release.
