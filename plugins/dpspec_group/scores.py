@@ -6,9 +6,9 @@ guess counts and thresholds in advance and to predict power.
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ from dpspec import kit
 from dpspec.accounting import Floats, Mixture
 from dpspec.stats.attacks import canary_power, guess_counts, one_run, sequential, thresholds
 from dpspec_group.options import DEFAULT_DELTA, EDGES, Attack
+from dpspec_group.theory import accounted, group_epsilons
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -285,6 +286,12 @@ def tested(canaries: int) -> Array:
 
 _UNKNOWN = "the expected bound is unknown"
 
+#: The share of the proved epsilon for which a plan names the number of canaries.
+TARGET = 0.8
+
+#: The largest number of canaries of that search.
+_MOST = 30_000_000
+
 #: Candidate shares of guessed canaries on each side, "present" and "absent".
 _SHARES = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.014, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4)
 
@@ -423,16 +430,56 @@ def what(attack: Attack, rows: int, size: int) -> str:
     return f"{rows} canary groups of {size}"
 
 
+def proved_epsilon(spec: dps.Spec, records: int, group_size: int, delta: float) -> float:
+    """The upper bound of the declared steps, within a percent; infinite without one."""
+    phases = accounted(spec)
+    try:
+        ends = [group_epsilons(phases, group_size, records, [delta], side, width=1e-2) for side in ("remove", "add")]
+    except ValueError:  # no theorem for these batches
+        return math.inf
+    return max(end.upper for (end,) in ends)
+
+
+def _expected(law: ScoreDistribution, delta: float, confidence: float, canaries: int) -> float:
+    return design(law, canaries, delta, confidence).expected_epsilon
+
+
+def needed(proved: float, count: int, unit: str, expected_of: Callable[[int], float]) -> str:
+    """The number of ``unit`` at which the expected lower bound is the share :data:`TARGET` of the proved epsilon."""
+    if not 0.0 < proved < math.inf:
+        return ""
+    goal, share = TARGET * proved, f"{100.0 * TARGET:g}% of the proved epsilon {proved:.3g}"
+    if expected_of(count) >= goal:
+        return f"{share} is expected"
+    most = (0.0, count)
+    for larger in (digit * 10**power for power in range(1, 8) for digit in (1, 3)):
+        if larger <= count:
+            continue
+        if (expected := expected_of(larger)) >= goal:
+            return f"{share} needs about {larger:,} {unit}"
+        most = max(most, (expected, larger))
+    return f"{share} is not expected from up to {_MOST:,} {unit}: about {most[0]:.2f} from {most[1]:,}"
+
+
 def power(spec: dps.Spec, records: int, rows: Mapping[int, tuple[int, int]] | None = None) -> tuple[dps.Power, ...]:
     """Largest and expected lower bounds; ``rows`` are the present and absent rows by size of an external table."""
     attack, powers = Attack.of(spec), []
     runs, confidence = attack.runs, attack.confidence
     for size in rows or attack.sizes:
-        delta, expected = attack_delta(spec, size), math.nan
+        delta, expected, further = attack_delta(spec, size), math.nan, ""
         if attack.method == "one-run":
             count = sum(rows[size]) if rows else attack.share * runs
             planned = one_run_design(spec, records, count if rows else attack.tested(attack.share) * runs, size)
             largest, expected = planned.largest_epsilon, planned.expected_epsilon
+            law = None if rows or math.isnan(expected) else declared_distribution(spec, records, size)
+            if law is not None:
+                proved = proved_epsilon(spec, records, size, delta)
+                further = needed(
+                    proved,
+                    attack.tested(attack.share) * runs,
+                    "canary groups",
+                    partial(_expected, law, delta, confidence),
+                )
         else:
             sides = rows[size] if rows else (runs - runs // 2, runs // 2)
             count = sum(sides)
@@ -443,6 +490,7 @@ def power(spec: dps.Spec, records: int, rows: Mapping[int, tuple[int, int]] | No
                 largest = thresholds.largest(*sides, delta, confidence)
             else:
                 largest, expected = thresholds.fixed_largest(*sides, delta, confidence), fixed[1]
+        further = further and f"; {further}"
         powers.append(
             dps.Power(
                 at=dps.FrozenMap({"delta": delta, "group_size": size}),
@@ -450,7 +498,7 @@ def power(spec: dps.Spec, records: int, rows: Mapping[int, tuple[int, int]] | No
                 method=f"{attack.description}, {what(attack, count, size)}",
                 note=(records_note(spec, records, count, size) if attack.method == "one-run" else _UNKNOWN)
                 if math.isnan(expected)
-                else f"about {expected:.2f} expected if the pipeline is as declared",
+                else f"about {expected:.2f} expected if the pipeline is as declared{further}",
             )
         )
     return tuple(powers)

@@ -265,3 +265,26 @@ def test_what_is_hidden_shows_less_and_still_conforms(tmp_path: Path) -> None:
         shown += [f.value for f in audit.findings if f.quantity == "mu" and f.bound == "lower"]
     assert 0.2 < shown[0] < 3.0
     assert shown[1] < min(0.6, shown[0])
+
+
+def test_a_plan_names_the_canaries_for_most_of_the_proved_epsilon() -> None:
+    law, delta = ScoreDistribution.normal(0.0, 1.0, 1.0, 1.0), 1e-5
+    proved = curve_lines.gaussian_epsilon(1.0, delta)
+
+    def expected(canaries: int) -> float:
+        return design(law, canaries, delta, 0.95).expected_epsilon
+
+    text = scores.needed(0.5 * proved, 100, "canaries", expected)
+    count = int(text.split()[-2].replace(",", ""))
+    assert text.startswith(f"80% of the proved epsilon {0.5 * proved:.3g} needs about ")
+    assert expected(count) >= 0.4 * proved > max(expected(100), expected(count // 10))
+    assert scores.needed(0.01 * proved, 1000, "canaries", expected).endswith("is expected")
+    assert "is not expected from up to 30,000,000 canaries" in scores.needed(5.0 * proved, 100, "canaries", expected)
+    assert scores.needed(math.inf, 100, "canaries", expected) == ""
+
+
+def test_a_plan_states_what_most_of_the_proved_epsilon_needs() -> None:
+    spec = spec_at(ATTACKS / "epsilon-4.yaml")
+    (power,) = prepare(spec, load_catalog()).plan().power
+    interval = theory.group_epsilons(theory.accounted(spec), 1, 20_000, [1e-5], "remove")[0]
+    assert f"80% of the proved epsilon {interval.upper:.3g} is not expected from up to" in power.note

@@ -198,3 +198,26 @@ def test_models_without_room_for_orthogonal_gradients_have_lower_ends_along_one_
 def test_extremes_of_the_schema_have_ordered_ends(case: Schedule) -> None:
     for interval in epsilons(case, 1, [1e-12, 1e-5, 0.5]):
         assert 0.0 <= interval.lower <= interval.upper < math.inf
+
+
+@pytest.mark.parametrize("cancelled", [0.1, 0.5, 0.9])
+def test_noise_that_cancels_a_share_of_the_noise_before_is_a_buffer(cancelled: float) -> None:
+    """Lambda-CGD (arXiv 2601.22334): a step adds Z_t - lambda Z_(t-1), so C^-1 has the diagonals 1 and -lambda."""
+    steps, separation, noise = 12, 3, 2.0
+    inverse = np.eye(steps) - cancelled * np.eye(steps, k=-1)
+    encoder = options("buffers", weights=(cancelled,), decays=(cancelled,))
+    assert np.allclose(encoder_of(encoder, steps).matrix() @ inverse, np.eye(steps), atol=1e-14)
+    case = schedule(encoder, steps, noise, scheme="cyclic", separation=separation)
+    (interval,) = epsilons(case, 1, [1e-6])
+    sums = np.linalg.inv(inverse)[:, ::separation].sum(axis=1)  # of equal gradients at each third step
+    mu = float(np.linalg.norm(sums)) / noise
+    assert oracles.gaussian_delta(mu, interval.upper * (1.0 + 1e-9)) <= 1e-6
+    assert oracles.gaussian_delta(mu, interval.lower * (1.0 - 1e-9)) >= 1e-6
+    assert interval.width <= 1e-6 * interval.upper
+    if cancelled == 0.5:
+        assert round(interval.upper, 4) == 6.3962
+
+
+def test_half_of_the_noise_before_is_the_inverse_square_root_of_two_bands() -> None:
+    half, two = options("buffers", weights=(0.5,), decays=(0.5,)), options("inverse-square-root", bands=2)
+    assert np.allclose(encoder_of(half, 9).matrix(), encoder_of(two, 9).matrix(), rtol=1e-14)
