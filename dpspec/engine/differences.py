@@ -5,7 +5,7 @@
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap
@@ -31,16 +31,23 @@ class Mismatch(Difference):
         differs: False for a value that cannot be recomputed because its inputs are not available.
         claims: The claims whose verdicts were not recomputed for that reason.
         because: The reason of the recomputed verdict, if a verdict differs.
+        part: The recorded finding, verdict, check or other part of the audit that has the value; None for others.
     """
 
     differs: bool = True
     claims: tuple[str, ...] = ()
     because: str = ""
+    part: object = field(default=None, compare=False, repr=False)
 
 
-def compare(audit: str, field: str, recorded: Any, recomputed: Any) -> Iterator[Mismatch]:
+def compare(audit: str, name: str, recorded: Any, recomputed: Any) -> Iterator[Mismatch]:
     """The mismatches between two values, each written as JSON."""
-    for path, old, new in differing(write(recorded), write(recomputed), field):
+    if isinstance(recorded, tuple) and isinstance(recomputed, tuple) and len(recorded) == len(recomputed):
+        for number, (part, again) in enumerate(zip(recorded, recomputed, strict=True)):
+            for path, old, new in differing(write(part), write(again), f"{name}[{number}]"):
+                yield Mismatch(audit, path, old, new, part=part)
+        return
+    for path, old, new in differing(write(recorded), write(recomputed), name):
         yield Mismatch(audit, path, old, new)
 
 
@@ -110,7 +117,7 @@ def comparable(
     if taken_counts is None or (not taken_counts and old.left_out == new.left_out):
         return old, new, []
     mismatches = list(_counts(old, new))
-    left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.reason == LEFT_OUT_REASON}
+    left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.left_out}
     verdicts = []
     for new_verdict in new.verdicts:
         old_verdict = left_out.get(new_verdict.claim)
@@ -131,7 +138,8 @@ def comparable(
                 mismatches.append(Mismatch(old.name, value_name, ends, "one end depends on an omitted value"))
             of_claim = {name: getattr(new_verdict, name) for name in ("kind", "text", "expect", "quantity", "claimed")}
             expected = as_expected(old_verdict.verdict, new_verdict.expect)
-            new_verdict = replace(old_verdict, **of_claim, expected=expected, p_value=None)
+            of_redacted = {"reason": LEFT_OUT_REASON, "p_value": None}
+            new_verdict = replace(old_verdict, **of_claim, **of_redacted, expected=expected)
         verdicts.append(new_verdict)
     mismatches.extend(_taken(old, taken_counts))
     new = replace(new, verdicts=tuple(verdicts), left_out=old.left_out)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.contract.results import UNKNOWN
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT
 
 
@@ -334,5 +333,5 @@ def stated(
 
 def channel_of(name: str) -> str | None:
     """The channel of a check or an assumption, by its name."""
-    condition = CONDITIONS.get(name.removesuffix(UNKNOWN))
+    condition = CONDITIONS.get(name)
     return None if condition is None else condition.channel
