@@ -493,8 +493,8 @@ _PRIVACY = ("public", "data-dependent", "per-record")
 
 
 def base_name(audit: AuditResult) -> str:
-    """The name without the values of a cell."""
-    return audit.name.partition("[")[0] or audit.name
+    """The name of the spec, without the values of a cell."""
+    return str(audit.document.get("name") or audit.name)
 
 
 def joined_series(audits: Sequence[AuditResult], matrices: Sequence[Matrix], name: str) -> Series:

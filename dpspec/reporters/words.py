@@ -21,7 +21,7 @@ from dpspec.results.evidence_weight import covers
 from dpspec.results.executed_schedule import schedule_in_words
 from dpspec.results.status import Problem, is_doubted, is_pending, not_yet_tested
 from dpspec.results.void_bounds import has_void_bounds
-from dpspec.text import joined, several, shortened, spaced
+from dpspec.text import joined, several, shortened, spaced, unit_parts
 
 if TYPE_CHECKING:
     from dpspec.results.evidence_weight import ProvenCurve
@@ -347,7 +347,7 @@ def conditions(values: Mapping[str, Json]) -> str:
 def scope(finding: Finding) -> str:
     """One sentence without a full stop; an estimate has no adversary."""
     domain = finding.scope
-    data, record = scope_part("data", domain.data), f"any {domain.unit.partition(' (')[0]}"
+    data, record = scope_part("data", domain.data), f"any {unit_parts(domain.unit)[0]}"
     if isinstance(domain.record, int):
         record = f"record {domain.record}"
     elif domain.record != "all":  # a name that states why it was chosen
