@@ -43,6 +43,14 @@ Rigor: TypeAlias = Literal["certified", "theorem", "statistical", "approximate"]
 #: Statistical tests never yield "true": their best outcome is ``not-rejected``.
 AssumptionStatus: TypeAlias = Literal["by-construction", "declared", "not-rejected", "reported", "false", "unchecked"]
 
+#: From weak to strong.
+WEAKEST_FIRST: tuple[AssumptionStatus, ...] = (
+    "false", "unchecked", "reported", "declared", "not-rejected", "by-construction",
+)  # fmt: skip
+
+#: The assumption about the origin of constants, which each backend states.
+CONSTANTS = "data-independent-hyperparameters"
+
 #: ``verified``: exact comparisons hold. ``tested``: no statistical test rejects. ``assumed``: declared by the user.
 #: ``open``: unknown. ``violated``: a comparison or a test fails.
 ChannelStatus: TypeAlias = Literal["verified", "tested", "assumed", "open", "violated"]

@@ -75,6 +75,10 @@ class RunFolders(Protocol):
 SCHEMA = "dpspec/result/v2"
 
 VerdictName: TypeAlias = Literal["contradicted", "refuted", "proved", "supported", "open"]
+
+#: The verdicts of claims that an attack or a bound rejects.
+REJECTED: tuple[VerdictName, ...] = ("refuted", "contradicted")
+
 ConformanceName: TypeAlias = Literal["no-deviation-found", "deviates", "checks-missing", "not-run"]
 
 

@@ -12,7 +12,7 @@ from dpspec.contract import Check, Evidence, Finding, FrozenMap
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import Privacy
 from dpspec.contract.frozen import canonical_json
-from dpspec.contract.results import AuditResult, Result
+from dpspec.contract.results import REJECTED, AuditResult, Result
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import as_expected
 from dpspec.engine.storage.stored_trials import environment
@@ -99,8 +99,6 @@ def unverified(result: Result, store: Store | None) -> str:
 #: Parts of an audit that follow from trials.
 _PARTS = ("findings", "series", "checks", "evidence")
 
-_REJECTED = ("refuted", "contradicted")
-
 
 def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, Counter[str]]:
     """The recomputed conclusions with the values that only the audit has, and their number by part."""
@@ -124,9 +122,7 @@ def comparable(
         if old_verdict is not None:
             # No omitted value can change an attack's rejection, because the privacy tests are a separate family.
             differs = (
-                new_verdict.kind != "metric"
-                and new_verdict.verdict in _REJECTED
-                and old_verdict.verdict not in _REJECTED
+                new_verdict.kind != "metric" and new_verdict.verdict in REJECTED and old_verdict.verdict not in REJECTED
             )
             text = new_verdict.verdict if differs else "depends on values that this result omits"
             value_name = f"the verdict of {old_verdict.claim}"
@@ -138,8 +134,8 @@ def comparable(
                 mismatches.append(Mismatch(old.name, value_name, ends, "one end depends on an omitted value"))
             of_claim = {name: getattr(new_verdict, name) for name in ("kind", "text", "expect", "quantity", "claimed")}
             expected = as_expected(old_verdict.verdict, new_verdict.expect)
-            of_redacted = {"reason": LEFT_OUT_REASON, "p_value": None}
-            new_verdict = replace(old_verdict, **of_claim, **of_redacted, expected=expected)
+            of_claim |= {"expected": expected, "reason": LEFT_OUT_REASON, "p_value": None}
+            new_verdict = replace(old_verdict, **of_claim)
         verdicts.append(new_verdict)
     mismatches.extend(_taken(old, taken_counts))
     new = replace(new, verdicts=tuple(verdicts), left_out=old.left_out)

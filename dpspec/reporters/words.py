@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dpspec import decimals
 from dpspec.contract import Assumption, Check, Finding, Json, Printed
 from dpspec.contract.executed import ExecutedSection, FiredRule
-from dpspec.contract.findings import AS_RUN
+from dpspec.contract.findings import AS_RUN, WEAKEST_FIRST
 from dpspec.contract.results import AuditResult, Result, Verdict, accepted_cautions, claim_block
 from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
@@ -453,13 +453,11 @@ SYMBOLS = {
     "false": "\u2717",
 }
 
-_STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
-
 
 def assumptions_of(audit: AuditResult) -> list[Assumption]:
     distinct = dict.fromkeys(assumption for finding in findings(audit) for assumption in finding.assumptions)
     distinct |= dict.fromkeys(assumption for evidence in audit.evidence for assumption in evidence.assumptions)
-    return sorted(distinct, key=lambda assumption: _STATUS_ORDER.index(assumption.status))
+    return sorted(distinct, key=lambda assumption: WEAKEST_FIRST.index(assumption.status))
 
 
 def assumption(assumed: Assumption, *, tested_above: bool = False) -> str:

@@ -5,12 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Assumption, Check, Finding
+from dpspec.contract.findings import CONSTANTS
 from dpspec.contract.results import Conformance, ConformanceName
 from dpspec.decimals import given, upper
 from dpspec.stats.conformance.measurement import LEVEL
-
-#: Assumption of backends about the origin of constants.
-CONSTANTS = "data-independent-hyperparameters"
 
 
 def rejected(check: Check, family: int) -> bool:

@@ -12,6 +12,7 @@ from support.specs import document
 
 from dpspec.contract import Assumption, Check, Scope
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.findings import CONSTANTS
 from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.running.runner import run
@@ -19,7 +20,7 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
-from dpspec.results.conformance_status import CONSTANTS, conformance_of, join_checks, missing
+from dpspec.results.conformance_status import conformance_of, join_checks, missing
 from dpspec.results.redact import redact
 from dpspec.training.providers import NATIVE_CONSTANTS
 

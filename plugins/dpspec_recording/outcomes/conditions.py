@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
+from dpspec.kit.findings import EXACT_ARITHMETIC
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT
 
 
@@ -139,7 +140,7 @@ _ALL = (
     Condition(
         name="exact-arithmetic",
         channel="noise",
-        text="noise and sums are real numbers: the bits of floating-point noise release more",
+        text=EXACT_ARITHMETIC,
         is_supported=True,
     ),
     Condition(
