@@ -214,6 +214,7 @@ def test_weights_that_are_set_before_the_first_gradients_are_the_initial_ones(sc
     assert check_run(script(call).folder / "1", CLAIM).result.exit_code == 0
 
 
+@pytest.mark.ci
 def test_steps_of_other_optimizers_before_and_after_are_asked_about(script):
     def call():
         model = nn.Linear(FEATURES, 2)
