@@ -14,7 +14,7 @@ from dpspec.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from dpspec.accounting import Interval
-    from dpspec.engine.schedule_privacy import GroupPrivacy, Schedule
+    from dpspec.engine.schedule_privacy import GroupPrivacy, RightGuesses, Schedule
 
 
 #: Columns of the output.
@@ -78,6 +78,18 @@ def epsilon(
         float | None,
         typer.Option(metavar="E", help="Find the smallest Gaussian noise with at most this epsilon."),
     ] = None,
+    targets: Annotated[
+        int | None,
+        typer.Option(metavar="M", help="Bound the number of right guesses about M people: who takes part."),
+    ] = None,
+    baseline: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="With --targets: guesses about the content of records, each right with probability P without the "
+            "release.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with unrounded intervals.")] = False,
 ) -> int:
     """Certified epsilon of a training schedule, for records and groups, without a spec and without training.
@@ -89,6 +101,10 @@ def epsilon(
 
     if target is not None and (noise is not None or laplace is not None):
         raise UsageError("--target finds the noise: remove --noise and --laplace")
+    if baseline is not None and targets is None:
+        raise UsageError("--baseline needs --targets: give the number of people")
+    if targets is not None and len(group_sizes(group_size)) > 1:
+        raise UsageError("--targets needs one --group-size, the number of records of each person")
     if target is noise is laplace is None:
         raise UsageError("--noise, --laplace or --target is required: give one")
 
@@ -109,15 +125,22 @@ def epsilon(
         for size in group_sizes(group_size) or (1,):
             std = noise if target is None else schedule_privacy.noise_for(target, schedule, size, delta)
             groups.append(schedule_privacy.group_privacy(schedule(std), size, delta))
+        guesses = None
+        if targets is not None:
+            (group,) = groups
+            executed = schedule(group.noise if laplace is None else None)
+            guesses = schedule_privacy.right_guesses(executed, group.group_size, targets, baseline)
     except ValueError as error:
         name, _, rule = str(error).partition(" ")
         option = "noise" if name == "noise_multiplier" else name.replace("_", "-")
         raise UsageError(f"--{option} {rule}") from None
     settings = schedule(groups[0].noise if laplace is None else None)
     if as_json:
-        emit(_as_json(settings, groups, delta, target))
+        emit(_as_json(settings, groups, delta, target, guesses))
     else:
         emit(_table(settings, groups, delta, target))
+        if guesses is not None:
+            emit(_guesses(guesses))
     if target is not None and any(group.noise == schedule_privacy.LEAST_CALIBRATED for group in groups):
         note(f"The search ends at noise {schedule_privacy.LEAST_CALIBRATED}: less noise may reach the target, too.")
     if records is not None:
@@ -164,7 +187,38 @@ def _ends(interval: Interval) -> str:
     return f"{decimals.lower(interval.lower + 0.0)} to {decimals.upper(interval.upper)}"
 
 
-def _as_json(schedule: Schedule, groups: list[GroupPrivacy], delta: float, target: float | None) -> str:
+def _guesses(guesses: RightGuesses) -> str:
+    from dpspec import decimals
+    from dpspec.engine.schedule_privacy import LEVELS
+
+    records = "one record" if guesses.group_size == 1 else f"up to {guesses.group_size} records"
+    if guesses.membership:
+        question = f"Of {guesses.targets} people with {records} each, who take part or not by fair coins, "
+        question += "an attacker who guesses for all is right about at most"
+    else:
+        question = f"Of {guesses.targets} people with {records} each, which an attacker guesses with probability "
+        question += f"{decimals.exact(guesses.baseline)} without the release, the attacker guesses right at most"
+    share, alone = guesses.targets * guesses.mean_share, guesses.targets * guesses.baseline
+    rows = [("", "with the release", "without it")]
+    rows.append(("on average", decimals.upper(share, digits=3), decimals.nearest(alone)))
+    for level, most, by_guessing in zip(LEVELS, guesses.most, guesses.by_guessing, strict=True):
+        rows.append((f"except with probability {100.0 * level:g}%", str(most), str(by_guessing)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    assumption = "The records of the people are independent; the probability counts all that is known."
+    if guesses.membership:
+        assumption = "The attacker knows all records, not who takes part."
+    return "\n".join(["", *wrap(question, _WIDTH), "", *lines, "", *wrap(assumption, _WIDTH)])
+
+
+def _as_json(
+    schedule: Schedule,
+    groups: list[GroupPrivacy],
+    delta: float,
+    target: float | None,
+    guesses: RightGuesses | None,
+) -> str:
+    from dpspec.engine.schedule_privacy import LEVELS
     from dpspec.json_records import write
 
     def ends(interval: Interval) -> tuple[float, float]:
@@ -194,5 +248,16 @@ def _as_json(schedule: Schedule, groups: list[GroupPrivacy], delta: float, targe
             }
             for group in groups
         ],
+        "right_guesses": guesses
+        and {
+            "targets": guesses.targets,
+            "of": "membership" if guesses.membership else "content",
+            "baseline": guesses.baseline,
+            "mean_share": guesses.mean_share,
+            "at_most": [
+                {"except_with_probability": level, "right": most, "without_release": alone}
+                for level, most, alone in zip(LEVELS, guesses.most, guesses.by_guessing, strict=True)
+            ],
+        },
     }
     return json.dumps(write({name: value for name, value in content.items() if value is not None}), indent=2)

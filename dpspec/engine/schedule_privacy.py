@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpspec.accounting import (
+    DoubleMixture,
     Interval,
     Laplace,
     LaplaceTradeOff,
@@ -33,6 +34,7 @@ from dpspec.accounting import (
 )
 from dpspec.errors import ArgumentError
 from dpspec.renames import old_arguments
+from dpspec.stats import several_targets
 
 if TYPE_CHECKING:
     from dpspec.accounting import Direction
@@ -52,6 +54,12 @@ LEAST_CALIBRATED = 1e-2
 
 #: The largest sensitivity over the scale of Laplace noise.
 _LARGEST_EDGE = 100.0
+
+#: The largest number of targets, and the probabilities for which their right guesses are bounded.
+MAX_TARGETS, LEVELS = 1000, (0.5, 0.05, 0.01)
+
+#: The deltas of the curve that bounds right guesses.
+_CURVE = tuple(10.0 ** (-k / 4.0) for k in range(1, 53))
 
 #: Significant digits of a calibrated noise.
 _DIGITS = 5
@@ -226,6 +234,65 @@ def group_privacy(schedule: Schedule, group_size: int, delta: float) -> GroupPri
         mu=_mu(schedule, group_size, attained),
         advantage=advantage,
         identified=rates[0].worse(rates[1]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RightGuesses:
+    """Bounds of the number of right guesses about several people (``docs/explanation/proofs/one-run.md``, Theorem 61).
+
+    Attributes:
+        targets: The number of targets, each with up to ``group_size`` records.
+        group_size: Number of records of a target.
+        baseline: Success probability of the best guess of a target without the release.
+        membership: Whether targets take part by fair coins; otherwise the contents of their records are guessed.
+        mean_share: Upper bound on the expected share of right guesses.
+        most: For each of :data:`LEVELS`, the number of right guesses that are exceeded with at most this probability.
+        by_guessing: The same without the release.
+    """
+
+    targets: int
+    group_size: int
+    baseline: float
+    membership: bool
+    mean_share: float
+    most: tuple[int, ...]
+    by_guessing: tuple[int, ...]
+
+
+def right_guesses(schedule: Schedule, group_size: int, targets: int, baseline: float | None = None) -> RightGuesses:
+    """Bound the right guesses about ``targets`` people; without a ``baseline`` about their membership.
+
+    Raises:
+        ValueError: A number is out of its range, or no theorem covers the schedule.
+    """
+    if whole("targets", targets, 1) > MAX_TARGETS:
+        raise ValueError(f"targets must be at most {MAX_TARGETS}, got {targets}")
+    if schedule.rate is None:
+        raise ValueError("targets require Poisson batches or rate 1: batches of fixed size depend on their number")
+    if baseline is None:
+        loss = PrivacyLoss(((schedule.pair(group_size), schedule.steps),), "both")
+    elif schedule.laplace:
+        raise ValueError("baseline requires Gaussian noise: no bound for replaced records with Laplace noise")
+    else:
+        inside("baseline", baseline)
+        pair = DoubleMixture.poisson(group_size, group_size, schedule.rate, schedule.noise)
+        loss = PrivacyLoss(((pair, schedule.steps),), "both")
+    ends = zip(loss.epsilons(_CURVE, width=1e-3), _CURVE, strict=True)
+    points = [(epsilon.upper, delta) for epsilon, delta in ends if math.isfinite(epsilon.upper)]
+    points.append((0.0, loss.delta(0.0).upper))
+    kappa, exact = (0.5, True) if baseline is None else (baseline, False)
+    share = several_targets.mean_share(points, kappa, exact=exact)
+    if not exact:  # one record at a time: the bound of reconstruction, from the loss of an added record
+        share = min(share, schedule.loss(group_size, "remove").rero(kappa, direction="present-first").upper)
+    return RightGuesses(
+        targets=targets,
+        group_size=group_size,
+        baseline=kappa,
+        membership=exact,
+        mean_share=share,
+        most=tuple(several_targets.most_right(points, targets, level, kappa, exact=exact) for level in LEVELS),
+        by_guessing=tuple(several_targets.most_right_by_guessing(targets, level, kappa) for level in LEVELS),
     )
 
 

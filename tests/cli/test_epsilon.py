@@ -123,3 +123,34 @@ def test_a_delta_of_one_over_the_records_is_named_as_in_check_and_run(dpspec):
     schedule = ("epsilon", "--noise", "1", "--batch-size", "6", "--records", "600", "--steps", "3")
     assert "caution large-delta: delta = 0.002 is not below 1 over the 600" in dpspec(*schedule, "--delta", "2e-3").err
     assert dpspec(*schedule, "--delta", "1e-4").err == ""
+
+
+def test_right_guesses_about_several_people(dpspec):
+    schedule = ("epsilon", "--noise", 1, "--rate", 0.01, "--steps", 1000)
+    done = dpspec(*schedule, "--targets", 100)
+    assert max(map(len, done.out.splitlines())) <= 80
+    shown = [line.split() for line in done.out.splitlines() if line.startswith(("on average", "except"))]
+    assert [row[-2:] for row in shown] == [["58.1", "50"], ["62", "50"], ["75", "58"], ["81", "62"]]
+    # the mean share is (1 + total variation) / 2, by another routine
+    advantage = float(done.out.partition("16.2%")[1].rstrip("%"))
+    assert 50.0 + advantage / 2.0 == pytest.approx(58.1, abs=0.06)
+    content = json.loads(dpspec(*schedule, "--targets", 100, "--baseline", 0.001, "--json").out)["right_guesses"]
+    assert content["of"] == "content"
+    assert content["mean_share"] >= 0.001
+    assert [row["right"] >= row["without_release"] for row in content["at_most"]] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--noise", 1, "--baseline", 0.1), "needs --targets"),
+        (("--noise", 1, "--targets", 3, "--group-size", "1,2"), "needs one --group-size"),
+        (("--noise", 1, "--targets", 1001), "at most 1000"),
+        (("--noise", 1, "--targets", 3, "--baseline", 1), "--baseline"),
+        (("--laplace", 1, "--targets", 3, "--baseline", 0.1), "requires Gaussian noise"),
+    ],
+)
+def test_targets_without_a_bound_are_refused(options, text, dpspec):
+    done = dpspec("epsilon", "--rate", 0.01, "--steps", 10, *options)
+    assert done.code == 2
+    assert text in " ".join(done.err.split())

@@ -39,6 +39,12 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     >>> round(p_value(100, 100, 75, math.log(3), 0.0), 3)
     0.553
     """
+    curve_lines.require_privacy(epsilon, delta)
+    return _of_odds(canaries, guesses, correct, epsilon, delta)
+
+
+def _of_odds(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """The p-value for the logarithm of the odds of a right guess: below 0 if guessing is hard (Theorem 61)."""
     beta = independent(canaries, guesses, correct, epsilon, delta)
     return min(1.0, beta + correction(canaries, guesses, correct, epsilon, delta, beta)) if beta < 1.0 else 1.0
 
@@ -47,9 +53,12 @@ def independent(canaries: int, guesses: int, correct: int, epsilon: float, delta
     """The first term of the bound, beta = P[W >= correct]."""
     if not 0 <= correct <= guesses <= canaries:
         raise ValueError(f"need 0 <= correct <= guesses <= canaries, got {correct}, {guesses}, {canaries}")
-    curve_lines.require_privacy(epsilon, delta)
+    if math.isnan(epsilon) or not 0.0 <= delta <= 1.0:
+        raise ValueError(f"need a number epsilon and 0 <= delta <= 1, got {epsilon}, {delta}")
     if correct == 0:
         return 1.0
+    if epsilon < 0.0:  # q keeps its precision if it is small
+        return float(special.betainc(correct, guesses - correct + 1, special.expit(epsilon)))
     # The probability of a wrong guess keeps its precision if q rounds to 1.
     return float(special.betaincc(guesses - correct + 1, correct, special.expit(-epsilon)))
 
@@ -64,7 +73,7 @@ def correction(canaries: int, guesses: int, correct: int, epsilon: float, delta:
     if beta > 1e-280:
         choose = special.gammaln(guesses + 1) - special.gammaln(correct + 1) - special.gammaln(guesses - correct + 1)
         log_mass = choose + correct * special.log_expit(epsilon) + (guesses - correct) * special.log_expit(-epsilon)
-        size = guesses * (1.0 + math.log(guesses + 1.0) + epsilon)
+        size = guesses * (1.0 + math.log(guesses + 1.0) + abs(epsilon))
         log_ratio = math.log(beta) - float(log_mass) + _GAMMALN_ERROR * size
     else:  # beta underflows: with the ratio rho of the first two terms of the tail, 1 / (1 - rho) is an upper bound
         log_ratio = -math.log1p(-(guesses - correct) / (correct + 1.0) * math.exp(epsilon))
@@ -119,9 +128,12 @@ def mu_lower(canaries: int, guesses: int, correct: int, confidence: float) -> fl
 
 @lru_cache(maxsize=4096)
 def curve_p_value(canaries: int, guesses: int, correct: int, points: tuple[curve_lines.Point, ...]) -> float:
-    """At most the p-value of any single point: all bound the probability of the same event; 1 without points."""
+    """At most the p-value of any single point: all bound the probability of the same event; 1 without points.
+
+    An epsilon may be any logarithm of the odds of a right guess.
+    """
     lines = _Lines.of(points, canaries)
-    singles = [p_value(canaries, guesses, correct, *point) for point in lines.points]
+    singles = [_of_odds(canaries, guesses, correct, *point) for point in lines.points]
     best = min(singles, default=1.0)
     if len(singles) < 2 or not _TINY < best < _LARGE:
         return best

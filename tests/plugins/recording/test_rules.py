@@ -29,6 +29,7 @@ from dpspec_recording.rules.duplicate_records import DuplicateRecords
 from dpspec_recording.rules.equal_norms import EqualNorms
 from dpspec_recording.rules.metric_scheduler import MetricScheduler
 from dpspec_recording.rules.one_norm_at_the_bound import OneNormAtTheBound
+from dpspec_recording.rules.paired_records import PairedRecords
 from dpspec_recording.rules.run_counts import EmptyBatchSkipped, LargeDelta, MoreRows, ZeroGradientRows
 from dpspec_recording.rules.second_optimizer import SecondOptimizer
 from dpspec_recording.rules.standardized_features import StandardizedFeatures
@@ -311,6 +312,41 @@ def test_copies_in_other_datasets_are_seen_in_a_batch(copies):
     words = "In 1 of 1 inspected batches, drawn records are equal, up to 3 in one batch"
     assert (words in caution(rule)) == (copies == 3)
     assert caution(rule, RuleRun(own_loop=False, steps=100, delta=1e-5, group_size=3)) == ""
+
+
+def _pairs(first, second):
+    """The pairs in one tensor, and in two fields."""
+    x, _ = rows(100)
+    same = torch.arange(len(first)) % 2
+    return TensorDataset(torch.stack([x[first], x[second]], 1), same), TensorDataset(x[first], x[second], same)
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_pairs_with_a_record_in_several_rows_are_counted(form):
+    first, second = torch.arange(99), torch.arange(1, 100)  # a chain: all but the ends are in two pairs
+    rule = started(PairedRecords(), loader=DataLoader(_pairs(first, second)[form], batch_size=20))
+    assert "Of 99 rows of several parts, 98 parts occur in more than one row, up to 2" in caution(rule)
+    assert caution(rule, RuleRun(own_loop=False, steps=100, delta=1e-5, group_size=2)) == ""
+
+
+@pytest.mark.parametrize("form", [0, 1])
+def test_pairs_without_a_common_record_are_quiet(form):
+    disjoint = _pairs(torch.arange(50), torch.arange(50, 100))[form]
+    assert caution(started(PairedRecords(), loader=DataLoader(disjoint, batch_size=20))) == ""
+    views = _pairs(torch.arange(100), torch.arange(100))[form]  # two equal views of one record in one row
+    assert caution(started(PairedRecords(), loader=DataLoader(views, batch_size=20))) == ""
+
+
+def test_fields_that_are_no_records_are_no_parts():
+    x, y = rows(100)
+    tokens = torch.randint(5, 90, (100, 12), generator=torch.Generator().manual_seed(0))
+    mask, kinds = (torch.arange(12) < 7).long().expand(100, 12), (torch.arange(12) < 7).long().expand(100, 12)
+    grey = torch.rand(100, 1, 4, 4, generator=torch.Generator().manual_seed(0)).expand(100, 3, 4, 4)
+    for tensors in ((x, y), (tokens, mask, kinds, y), (tokens, tokens, mask), (grey, y), (x, torch.zeros(100, 6))):
+        rule = started(PairedRecords(), loader=DataLoader(TensorDataset(*tensors), batch_size=20))
+        assert caution(rule) == ""
+    assert caution(started(PairedRecords(), loader=DataLoader(_Repeated(), batch_size=20))) == ""
+    assert caution(started(PairedRecords(), loader=None)) == ""
 
 
 def test_copies_in_joined_datasets_are_counted():
