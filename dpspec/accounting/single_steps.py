@@ -189,7 +189,7 @@ class SingleSteps:
         thresholds = {t for epsilon in lower_epsilons for t in (epsilon, *self._thresholds(epsilon).values())}
         for side in self._sides:
             for pair, _ in self._closed:
-                if isinstance(pair, Mixture) and len(pair.ratio.shifts) <= _TOGETHER:
+                if isinstance(pair, Mixture | Revealed) and max(_components(pair)) <= _TOGETHER:
                     largest = pair.largest_loss(side)
                     close = {share * largest for share in _SHARES if thresholds and 0.0 < share * largest < math.inf}
                     epsilons = sorted(averages | thresholds | close)
@@ -372,9 +372,13 @@ def _log_any(deltas: Sequence[tuple[float, int]]) -> float:
 
 def _closed_form(pair: Pair, epsilon: float, side: Direction) -> tuple[float, float] | None:
     """Bounds of ln delta of one step, unless they take more than milliseconds."""
+    return pair.log_delta_bounds(epsilon, side) if sum(_components(pair)) <= _COMPONENTS else None
+
+
+def _components(pair: Pair) -> list[int]:
+    """The numbers of components of its mixtures."""
     cases = [case for _, case in pair.cases] if isinstance(pair, Revealed) else [pair]
-    components = sum(len(case.ratio.shifts) for case in cases if isinstance(case, Mixture))
-    return pair.log_delta_bounds(epsilon, side) if components <= _COMPONENTS else None
+    return [len(case.ratio.shifts) for case in cases if isinstance(case, Mixture)]
 
 
 def _ordered(low: float, high: float) -> Interval:
