@@ -547,6 +547,10 @@ class Pair(ABC):
         """Lower and upper bound of ln delta(epsilon) of one step; None without a closed form (a grid is used then)."""
         return None
 
+    def all_log_delta_bounds(self, epsilons: Sequence[float], direction: Direction) -> list[tuple[float, float]]:
+        """``log_delta_bounds`` at several ``epsilons``, ascending, of a pair with a closed form."""
+        return [bounds for epsilon in epsilons if (bounds := self.log_delta_bounds(epsilon, direction)) is not None]
+
     def log_moments(self, tilts: Floats, direction: Direction) -> Floats | None:
         """Upper bounds of ln E[e^(s loss)] of one step per s > 0 of ``tilts`` (n,); None if none is fast."""
         return None
