@@ -38,8 +38,9 @@ from dpspec.accounting.numerics import (
 #: Points of the table of losses.
 _TABLE = 801
 
-#: Iterations of a spacing that depends on the merged loss; each gains several digits.
-_ALIGNMENTS = 6
+#: Iterations of a spacing that depends on the merged loss; each gains several digits. No further one, if a step
+#: changes it by no more than the second, relatively.
+_ALIGNMENTS, _ALIGNED = 6, 1e-13
 
 #: The smallest rate: below, no exponential in float64 reaches its inverse.
 _RAREST = 1e-300
@@ -273,7 +274,9 @@ class _LaplacePart(TruncatedPair):
             if pile is None:
                 break
             merged, top = self.pair.losses(np.array([pile[1], self.pair.edge])).tolist()
-            spacing = (top - merged) / count
+            last, spacing = spacing, (top - merged) / count
+            if abs(spacing - last) <= _ALIGNED * spacing:
+                break
         return spacing
 
     @property
