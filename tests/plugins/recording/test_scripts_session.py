@@ -465,7 +465,13 @@ def test_a_trainer_with_its_own_loader_is_recorded(script, reads_before):
 
 
 @pytest.mark.parametrize(
-    ("package", "word"), [("jax_privacy", "steps.report"), ("fastDP", "under no public name"), ("", "run.clipped")]
+    ("package", "word"),
+    [
+        ("jax_privacy", "steps.report"),
+        ("fastDP", "under no public name"),
+        ("flwr", "RecordedStrategy"),
+        ("", "run.clipped"),
+    ],
 )
 def test_a_refusal_says_what_a_training_of_another_library_needs(script, monkeypatch, package, word):
     if package:
