@@ -55,8 +55,18 @@ def several(count: int, unit: str) -> str:
     """
     if count == 1:
         return f"one {unit}"
+    name, most = unit_parts(unit)
+    return f"{count} {name}s" + (f"{most.removesuffix(')')} each)" if most else "")
+
+
+def unit_parts(unit: str) -> tuple[str, str]:
+    """The name of a privacy unit, and the rest: the maximum number of records, as ``Scope.unit`` states it.
+
+    >>> unit_parts("user (at most 4 records)"), unit_parts("record")
+    (('user', ' (at most 4 records)'), ('record', ''))
+    """
     name, bracket, most = unit.partition(" (")
-    return f"{count} {name}s" + (f" ({most.removesuffix(')')} each)" if bracket else "")
+    return name, f"{bracket}{most}"
 
 
 def spaced(name: str) -> str:

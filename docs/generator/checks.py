@@ -60,6 +60,6 @@ def page() -> str:
 def _entry(row: Row) -> str:
     names = [name for name in SCHEMES if row.name in scheme_named(name).checks]
     schemes = f" ({', '.join(names)})" if names else ""
-    parts = {"Evidence": row.evidence, "Null": row.null, "Detects": row.detects}
+    parts = {"Evidence": row.evidence, "Null": ": ".join(filter(None, (row.null, row.reason))), "Detects": row.detects}
     details = " ".join(f"*{name}*: {cell(text)}." for name, text in parts.items())
     return f"- `{row.assumption}`, {row.observed}: {cell(row.compares)}{schemes}. {details}"

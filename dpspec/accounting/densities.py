@@ -95,6 +95,10 @@ def _running(values: Floats) -> Floats:
     return np.array(sums, dtype=np.float64)
 
 
+#: ln of an x from which on asinh(x) is ln(2 x), up to rounding.
+_LARGE_ARGUMENT = 40.0
+
+
 @dataclass(frozen=True, eq=False)
 class LogRatio:
     """l and its inverse for ``shifts`` (m,), ascending, and ``log_weights`` (m,); in units of sigma."""
@@ -297,7 +301,9 @@ class OpposedRatio:
         return Masses(first.group, second.group[::-1], first.group_error, second.group_error[::-1], ratio, error)
 
     def inverse(self, values: Floats) -> Floats:
-        """The outputs with these ``values`` (n,) of the ratio, by Newton's method between bounds."""
+        """The outputs with these ``values`` (n,) of the ratio, by Newton's method between bounds, or in closed form."""
+        if self._is_symmetric_pair:
+            return self._symmetric_inverse(values)
         low, high, reach = np.full(values.shape, -1.0), np.full(values.shape, 1.0), 1.0
         below, above = self(low) > values, self(high) < values
         while bool(below.any() or above.any()) and reach < 1e100:
@@ -318,6 +324,33 @@ class OpposedRatio:
             if done.all():
                 break
         return np.asarray(z, dtype=np.float64)
+
+    @property
+    def _is_symmetric_pair(self) -> bool:
+        """Whether both mixtures are the same one of no shift and one shift."""
+        first, second = self.first, self.second
+        return (
+            len(first.shifts) == len(second.shifts) == 2
+            and first.shifts[0] == 0.0 < first.shifts[1]
+            and bool(np.all(first.shifts == second.shifts) and np.all(first.log_weights == second.log_weights))
+        )
+
+    def _symmetric_inverse(self, values: Floats) -> Floats:
+        """With the weights p and q of no shift and of the shift a, the value v is that of the output
+
+            z = (v / 2 + asinh(p / q e^(a^2 / 2) sinh(v / 2))) / a:
+
+        with u = e^(a z - v / 2) the equation of z is q e^(-a^2 / 2) (u - 1 / u) = 2 p sinh(v / 2).
+        """
+        shift, log_weights = float(self.first.shifts[1]), self.first.log_weights
+        log_factor = float(log_weights[0] - log_weights[1]) + 0.5 * shift * shift
+        half = 0.5 * np.abs(values)
+        with np.errstate(divide="ignore"):
+            log_sinh = half + np.log(-0.5 * np.expm1(-2.0 * half))
+        log_argument = log_factor + log_sinh
+        small = np.arcsinh(np.exp(np.minimum(log_argument, _LARGE_ARGUMENT)))
+        solution = np.where(log_argument > _LARGE_ARGUMENT, log_argument + math.log(2.0), small)
+        return np.asarray(np.copysign((half + solution) / shift, values), dtype=np.float64)
 
 
 def normal_mass(low: Floats, high: Floats) -> tuple[Floats, Floats]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dpspec.accounting.densities import LogRatio, OpposedRatio, cell_masses
+from dpspec.accounting.densities import LogRatio, Masses, OpposedRatio, cell_masses
 from dpspec.accounting.grid import (
     Atoms,
     Cells,
@@ -86,33 +86,62 @@ class DoubleMixture(Pair):
 
         If rounding spoils the difference, outputs whose loss exceeds epsilon by 1/2 less or 40 more decide.
         """
-        ratio = self._ratio(direction)
+        ((lower, upper),) = self.all_log_delta_bounds([epsilon], direction)
+        return lower, upper
+
+    def all_log_delta_bounds(self, epsilons: Sequence[float], direction: Direction) -> list[tuple[float, float]]:
+        """``log_delta_bounds`` at several ``epsilons``, ascending."""
         if self.dominating_effect == 0.0:
-            exact = math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf
-            return exact - 4.0 * EPS, min(0.0, exact + 4.0 * EPS)
+            logs = [math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf for epsilon in epsilons]
+            return [(exact - 4.0 * EPS, min(0.0, exact + 4.0 * EPS)) for exact in logs]
+        ratio, middle, count = self._ratio(direction), np.array(epsilons, dtype=np.float64), len(epsilons)
+        thresholds = np.concatenate((middle - 0.5, middle, middle + _MARGIN))
+        order = np.argsort(thresholds, kind="stable")
+        z = np.sort(ratio.inverse(thresholds[order]))  # equal up to the errors that are charged
+        losses, _, noise = ratio.evaluate(z)
+        masses = ratio.masses(z, np.full(z.shape, np.inf))
+        positions = np.argsort(order).reshape(3, count).T.tolist()
+        return [
+            self._bounds_at(ratio, epsilon, z, losses, noise, masses, position)
+            for epsilon, position in zip(epsilons, positions, strict=True)
+        ]
+
+    def _bounds_at(
+        self,
+        ratio: OpposedRatio,
+        epsilon: float,
+        z: Floats,
+        losses: Floats,
+        noise: Floats,
+        masses: Masses,
+        position: Sequence[int],
+    ) -> tuple[float, float]:
+        """The bounds at ``epsilon`` from outputs ``z`` (n,), those at the three ``position``s with losses near it."""
+        under, at, over = position
         # both distributions are N(0, sigma^2) unless a member is drawn, from one or the other
         most = self._log_drawn if epsilon >= 0.0 else 0.0
-        z = ratio.inverse(np.array([epsilon - 0.5, epsilon, epsilon + _MARGIN]))
-        losses, _, noise = ratio.evaluate(z)
-        masses = ratio.masses(z, np.full(3, np.inf))
-        first = float(masses.group[1])
-        relevant = ratio.relevant(z[1:2], z[1:2])
+        first = float(masses.group[at])
+        relevant = ratio.relevant(z[at : at + 1], z[at : at + 1])
         sizes = [
-            float(np.max(np.abs(part.log_weights) + part.shifts * (abs(z[1]) + part.shifts)))
+            float(np.max(np.abs(part.log_weights) + part.shifts * (abs(z[at]) + part.shifts)))
             for part in (relevant.first, relevant.second)
         ]
-        error = 2.0 * float(masses.ratio_error[1] + abs(losses[1] - epsilon) + noise[1]) + 8.0 * EPS * abs(epsilon)
-        first_error = 2.0 * float(masses.group_error[1]) + EPS * (64.0 + 16.0 * sum(sizes) + 4.0 * abs(first))
+        error = 2.0 * float(masses.ratio_error[at] + abs(losses[at] - epsilon) + noise[at]) + 8.0 * EPS * abs(epsilon)
+        first_error = 2.0 * float(masses.group_error[at]) + EPS * (64.0 + 16.0 * sum(sizes) + 4.0 * abs(first))
         if error + first_error < POOR:
-            excess = max(0.0, -math.expm1(min(0.0, epsilon - float(masses.ratio[1]))))
+            excess = max(0.0, -math.expm1(min(0.0, epsilon - float(masses.ratio[at]))))
             low, high = (log_or_minus_infinity(excess + side) for side in (-error, error))
             return min(first - first_error + low, most), min(most, first + first_error + high)
         upper = min(
-            (float(masses.group[i] + 4.0 * masses.group_error[i]) for i in (0, 1) if losses[i] + noise[i] < epsilon),
+            (
+                float(masses.group[i] + 4.0 * masses.group_error[i])
+                for i in (under, at)
+                if losses[i] + noise[i] < epsilon
+            ),
             default=0.0,
         )
-        power = float(masses.group[2] - 4.0 * masses.group_error[2])
-        lower = log_difference(power, epsilon + float(masses.none[2] + 4.0 * masses.none_error[2]))
+        power = float(masses.group[over] - 4.0 * masses.group_error[over])
+        lower = log_difference(power, epsilon + float(masses.none[over] + 4.0 * masses.none_error[over]))
         return min(lower, most), min(most, max(lower, upper))
 
     @property

@@ -404,10 +404,11 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
 
     Each sum is rounded down by a bound on its error, so that sums that cancel stay below the exact ones.
     """
-    queue = np.flatnonzero(nodes < 0.0).tolist()
-    if not queue:
+    if not np.any(nodes < 0.0):
         return nodes
-    masses, positions = nodes.tolist(), index.tolist()  # numbers of lists are read faster than numbers of arrays
+    used = np.flatnonzero(nodes)  # a share moves past nodes without mass: on a fine grid, most of them
+    masses, positions = nodes[used].tolist(), index[used].tolist()  # numbers of lists are read faster than of arrays
+    queue = np.flatnonzero(nodes[used] < 0.0).tolist()
     left: dict[int, int] = {}
     right: dict[int, int] = {}
     last = len(masses) - 1
@@ -418,8 +419,8 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
             continue
         below, above = left.get(i, i - 1), right.get(i, i + 1)
         if above > last:
-            last = _end_earlier(masses, positions, spacing)
-            queue = [j for j, value in enumerate(masses) if value < 0.0]
+            last = _end_earlier(masses, positions, spacing, last)
+            queue = sorted({j for j in queue if masses[j] < 0.0})  # the queue has every negative mass
             continue
         masses[i] = 0.0
         if below < 0:  # a negative mass may move up: the curve only falls
@@ -440,7 +441,9 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
             queue.append(below)
         if masses[above] < 0.0:
             queue.append(above)
-    return np.array(masses, dtype=np.float64)
+    result = np.zeros(len(nodes))
+    result[used] = masses
+    return result
 
 
 def _sum_from_below(value: float, moved: float, error: float) -> float:
@@ -448,20 +451,23 @@ def _sum_from_below(value: float, moved: float, error: float) -> float:
     return value + moved - EPS * (2.0 * abs(value) + (error + 2.0) * abs(moved))
 
 
-def _end_earlier(masses: list[float], positions: list[int], spacing: float) -> int:
-    """End the grid, in place, at the highest node that leaves no negative value of the curve; returns that node."""
+def _end_earlier(masses: list[float], positions: list[int], spacing: float, last: int) -> int:
+    """End the grid, in place, at the highest node that leaves no negative value of the curve; returns that node.
+
+    ``last``: the node at which it ends now, and above which all masses are zero.
+    """
     first = second = size = 0.0  # masses over node i: the first distribution's, the second's times e^(node i), absolute
-    for i in range(len(masses) - 1, -1, -1):
+    for i in range(last, -1, -1):
         value = masses[i]
         error = 8.0 * EPS * (len(masses) - i) * (size + abs(value))
+        masses[i] = 0.0
         if first - second >= error and value + second - error >= 0.0:
-            masses[i:] = [value + second - error, *[0.0] * (len(masses) - i - 1)]
+            masses[i] = value + second - error
             return i
         first += value
         size += abs(value)
         if i > 0:
             second = (second + value) * math.exp(-spacing * (positions[i] - positions[i - 1]))
-    masses[:] = [0.0] * len(masses)
     return 0
 
 
@@ -540,6 +546,10 @@ class Pair(ABC):
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float] | None:
         """Lower and upper bound of ln delta(epsilon) of one step; None without a closed form (a grid is used then)."""
         return None
+
+    def all_log_delta_bounds(self, epsilons: Sequence[float], direction: Direction) -> list[tuple[float, float]]:
+        """``log_delta_bounds`` at several ``epsilons``, ascending, of a pair with a closed form."""
+        return [bounds for epsilon in epsilons if (bounds := self.log_delta_bounds(epsilon, direction)) is not None]
 
     def log_moments(self, tilts: Floats, direction: Direction) -> Floats | None:
         """Upper bounds of ln E[e^(s loss)] of one step per s > 0 of ``tilts`` (n,); None if none is fast."""

@@ -38,8 +38,9 @@ from dpspec.accounting.numerics import (
 #: Points of the table of losses.
 _TABLE = 801
 
-#: Iterations of a spacing that depends on the merged loss; each gains several digits.
-_ALIGNMENTS = 6
+#: Iterations of a spacing that depends on the merged loss; each gains several digits. No further one, if a step
+#: changes it by no more than the second, relatively.
+_ALIGNMENTS, _ALIGNED = 6, 1e-13
 
 #: The smallest rate: below, no exponential in float64 reaches its inverse.
 _RAREST = 1e-300
@@ -112,31 +113,38 @@ class Laplace(Pair):
         """With l(x) = epsilon: q (1 - e^((l - m) / 2)) present-first; absent-first, with l(x) = -epsilon,
         q e^(epsilon + l) (1 - e^(-(l + m) / 2)).
         """
+        ((lower, upper),) = self.all_log_delta_bounds([epsilon], direction)
+        return lower, upper
+
+    def all_log_delta_bounds(self, epsilons: Sequence[float], direction: Direction) -> list[tuple[float, float]]:
+        """``log_delta_bounds`` at several ``epsilons``, ascending."""
         present = one_direction(direction) == "present-first"
-        x = np.array([epsilon if present else -epsilon])
+        x = np.array(epsilons if present else [-epsilon for epsilon in epsilons], dtype=np.float64)
         l = self.inverse(x)  # noqa: E741
         with np.errstate(over="ignore"):
             slack = EPS * (8.0 * np.abs(np.expm1(np.minimum(-l, 700.0))) + 4.0 * np.abs(l) + 4.0 * self.edge)
-        ends = [float(e[0]) for e in (np.maximum(l - slack, -self.edge), np.minimum(l + slack, self.edge))]
-        bottom, top = (float(v) for v in self.losses(np.array([-self.edge, self.edge])))
-        tell = 64.0 * EPS * max(abs(bottom), abs(top))
-        values = []
-        for end in ends:
-            gap = 0.5 * (self.edge - end) if present else 0.5 * (self.edge + end)
-            log = math.log(self.rate) + log_or_minus_infinity(-math.expm1(-gap)) + (0.0 if present else epsilon + end)
-            values.append(log)
-        threshold = float(x[0])
-        if (threshold < bottom + tell) if present else (threshold > top - tell):  # every outcome's loss exceeds epsilon
-            log_delta_of_all = log_or_minus_infinity(-math.expm1(min(epsilon, 0.0)))
-            values = (
-                [log_delta_of_all]
-                if (threshold < bottom - tell or threshold > top + tell)
-                else [*values, log_delta_of_all]
-            )
-        elif (threshold > top + tell) if present else (threshold < bottom - tell):
-            values = [-math.inf]
-        error = EPS * (32.0 + 8.0 * abs(epsilon) + 4.0 * self.edge)
-        return min(values) - error, min(0.0, max(values) + error)
+        lows, highs = np.maximum(l - slack, -self.edge).tolist(), np.minimum(l + slack, self.edge).tolist()
+        bottom, top = self.losses(np.array([-self.edge, self.edge])).tolist()
+        tell, log_rate = 64.0 * EPS * max(abs(bottom), abs(top)), math.log(self.rate)
+        bounds = []
+        for epsilon, threshold, ends in zip(epsilons, x.tolist(), zip(lows, highs, strict=True), strict=True):
+            values = []
+            for end in ends:
+                gap = 0.5 * (self.edge - end) if present else 0.5 * (self.edge + end)
+                log = log_rate + log_or_minus_infinity(-math.expm1(-gap)) + (0.0 if present else epsilon + end)
+                values.append(log)
+            if (threshold < bottom + tell) if present else (threshold > top - tell):  # all losses exceed epsilon
+                log_delta_of_all = log_or_minus_infinity(-math.expm1(min(epsilon, 0.0)))
+                values = (
+                    [log_delta_of_all]
+                    if (threshold < bottom - tell or threshold > top + tell)
+                    else [*values, log_delta_of_all]
+                )
+            elif (threshold > top + tell) if present else (threshold < bottom - tell):
+                values = [-math.inf]
+            error = EPS * (32.0 + 8.0 * abs(epsilon) + 4.0 * self.edge)
+            bounds.append((min(values) - error, min(0.0, max(values) + error)))
+        return bounds
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """All outcomes, absent-first except small losses: P[l > t] = e^(-(t + m) / 2) / 2. Large losses are bounded."""
@@ -266,7 +274,9 @@ class _LaplacePart(TruncatedPair):
             if pile is None:
                 break
             merged, top = self.pair.losses(np.array([pile[1], self.pair.edge])).tolist()
-            spacing = (top - merged) / count
+            last, spacing = spacing, (top - merged) / count
+            if abs(spacing - last) <= _ALIGNED * spacing:
+                break
         return spacing
 
     @property

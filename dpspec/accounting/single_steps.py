@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from dpspec.accounting import gaussian
+from dpspec.accounting.double_mixture import DoubleMixture
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.numerics import (
@@ -184,12 +185,12 @@ class SingleSteps:
         return self._profiles[key]
 
     def _evaluate_profiles(self, lower_epsilons: Iterable[float], upper_epsilons: Iterable[float]) -> None:
-        """Evaluate the profiles of mixtures for ``log_lower`` and ``log_upper`` at all of these epsilons at once."""
+        """Evaluate the profiles for ``log_lower`` and ``log_upper`` at all of these epsilons at once."""
         averages = {epsilon / self._steps for epsilon in upper_epsilons}
         thresholds = {t for epsilon in lower_epsilons for t in (epsilon, *self._thresholds(epsilon).values())}
         for side in self._sides:
             for pair, _ in self._closed:
-                if isinstance(pair, Mixture) and len(pair.ratio.shifts) <= _TOGETHER:
+                if max(_components(pair), default=0) <= _TOGETHER:
                     largest = pair.largest_loss(side)
                     close = {share * largest for share in _SHARES if thresholds and 0.0 < share * largest < math.inf}
                     epsilons = sorted(averages | thresholds | close)
@@ -372,9 +373,15 @@ def _log_any(deltas: Sequence[tuple[float, int]]) -> float:
 
 def _closed_form(pair: Pair, epsilon: float, side: Direction) -> tuple[float, float] | None:
     """Bounds of ln delta of one step, unless they take more than milliseconds."""
+    return pair.log_delta_bounds(epsilon, side) if sum(_components(pair)) <= _COMPONENTS else None
+
+
+def _components(pair: Pair) -> list[int]:
+    """The numbers of components of its mixtures."""
+    if isinstance(pair, DoubleMixture):
+        return _components(pair.present) + _components(pair.absent)
     cases = [case for _, case in pair.cases] if isinstance(pair, Revealed) else [pair]
-    components = sum(len(case.ratio.shifts) for case in cases if isinstance(case, Mixture))
-    return pair.log_delta_bounds(epsilon, side) if components <= _COMPONENTS else None
+    return [len(case.ratio.shifts) for case in cases if isinstance(case, Mixture)]
 
 
 def _ordered(low: float, high: float) -> Interval:

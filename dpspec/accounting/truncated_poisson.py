@@ -90,13 +90,21 @@ class Revealed(Pair):
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """The weighted sum of the cases' profiles."""
-        low, high = [], []
+        ((lower, upper),) = self.all_log_delta_bounds([epsilon], direction)
+        return lower, upper
+
+    def all_log_delta_bounds(self, epsilons: Sequence[float], direction: Direction) -> list[tuple[float, float]]:
+        """``log_delta_bounds`` at several ``epsilons``, ascending."""
+        low: list[list[float]] = []
+        high: list[list[float]] = []
         for weight, loss, pair in self._oriented(direction):
             error = 2.0 * self.rounding if loss != 0.0 else 0.0
-            low.append(math.log(weight) + pair.log_delta_bounds(epsilon - loss + error, direction)[0])
-            high.append(math.log(weight) + pair.log_delta_bounds(epsilon - loss - error, direction)[1])
-        lower, upper = float(np.logaddexp.reduce(low)), float(np.logaddexp.reduce(high))
-        return lower - self.rounding, min(0.0, upper + self.rounding)
+            for ends, end, sign in ((low, 0, 1.0), (high, 1, -1.0)):
+                bounds = pair.all_log_delta_bounds([epsilon - loss + sign * error for epsilon in epsilons], direction)
+                ends.append([math.log(weight) + bound[end] for bound in bounds])
+        lower = np.logaddexp.reduce(low) - self.rounding
+        upper = np.minimum(0.0, np.logaddexp.reduce(high) + self.rounding)
+        return list(zip(lower.tolist(), upper.tolist(), strict=True))
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """Each case without the outcomes of little mass, by its weight."""

@@ -138,14 +138,14 @@ def verify(
     mismatches = recompute(stored, catalog, directory=folder, store=existing_store, vouched=store_key is not None)
     for mismatch in mismatches:
         if not mismatch.differs:
-            name = plain(place(stored, mismatch.audit, mismatch.what))
+            name = plain(place(mismatch.audit, mismatch.what, mismatch.part))
             emit(f"{name} ({plain(mismatch.before)}) was not recomputed: {plain(mismatch.after)}")
     differing = [mismatch for mismatch in mismatches if mismatch.differs]
     differing_count, incomparable_count = len(differing), 0
     if differing and (versions := other_versions(stored, catalog)):
         emit(f"recorded by {plain(', '.join(versions))}: differences may come from other rules, or from an edit")
     for mismatch in differing:
-        name = plain(place(stored, mismatch.audit, mismatch.what))
+        name = plain(place(mismatch.audit, mismatch.what, mismatch.part))
         text = f"{name}\n    recorded:   {plain(mismatch.before)}\n    recomputed: {plain(mismatch.after)}"
         emit(f"{text}\n    because:    {plain(mismatch.because)}" if mismatch.because else text)
     if outcome := outcome_differs(result, stored):

@@ -43,6 +43,14 @@ Rigor: TypeAlias = Literal["certified", "theorem", "statistical", "approximate"]
 #: Statistical tests never yield "true": their best outcome is ``not-rejected``.
 AssumptionStatus: TypeAlias = Literal["by-construction", "declared", "not-rejected", "reported", "false", "unchecked"]
 
+#: From weak to strong.
+WEAKEST_FIRST: tuple[AssumptionStatus, ...] = (
+    "false", "unchecked", "reported", "declared", "not-rejected", "by-construction",
+)  # fmt: skip
+
+#: The assumption about the origin of constants, which each backend states.
+CONSTANTS = "data-independent-hyperparameters"
+
 #: ``verified``: exact comparisons hold. ``tested``: no statistical test rejects. ``assumed``: declared by the user.
 #: ``open``: unknown. ``violated``: a comparison or a test fails.
 ChannelStatus: TypeAlias = Literal["verified", "tested", "assumed", "open", "violated"]
@@ -83,7 +91,11 @@ class Scope:
 
 @dataclass(frozen=True, kw_only=True)
 class Assumption:
-    """A condition of a number, and its status."""
+    """A condition of a number, and its status.
+
+    Attributes:
+        settled: Whether the status counts the checks of the run already, so that they do not change it.
+    """
 
     name: str
     status: AssumptionStatus
@@ -91,6 +103,7 @@ class Assumption:
     test: str | None = None
     level: float | None = None
     detectable: float | None = None
+    settled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +148,8 @@ class Finding:
         lower: Lower end of the interval around an upper bound, which shows its tightness. It refutes nothing.
         origin: Distribution and version of the third-party plugin that vouches for a proved number; empty for dpspec's
             own code. Core sets it.
+        recorded: Whether the number is of an executed training that a plugin observed, whose schedule may differ from
+            the declared one. Core sets it.
     """
 
     quantity: str
@@ -151,6 +166,7 @@ class Finding:
     privacy: Privacy = "public"
     lower: float | None = None
     origin: str = ""
+    recorded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,6 +214,9 @@ class Check:
         p_value: Probability, under the declaration, of a deviation at least as large as the measured one.
         detectable: Smallest relative deviation that the test detects.
         observed: Whether the quantity was ``measured`` on released models or ``reported`` by the backend.
+        note: The compared quantity. A check keeps a plan's promise with the same assumption, ``observed`` and note.
+        remark: What the run adds to the note, such as the reason why a promised test could not be made.
+        tests: The names of the tests that reject a check of several tests; of one test its name.
     """
 
     assumption: str
@@ -209,6 +228,13 @@ class Check:
     detectable: float | None = None
     note: str = ""
     privacy: Privacy = "public"
+    remark: str = ""
+    tests: tuple[str, ...] = ()
+
+    @property
+    def subject(self) -> str:
+        """The note and the remark."""
+        return ", ".join(filter(None, (self.note, self.remark)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,6 @@ from dpspec.contract.rules import LARGE_DELTA, LARGE_DELTA_FIX, LARGE_DELTA_WHY,
 from dpspec.errors import ArgumentError, ExitCode
 from dpspec.text import spaced
 
-#: Prefix of the source of every bound on an executed schedule.
-SOURCE = "the executed schedule"
-
-#: Suffix of the names of assumptions that the recording leaves open, in the result of a spec.
-UNKNOWN = "-unknown"
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutedRun:
@@ -55,7 +49,7 @@ class ExecutedRun:
             return finding.quantity, finding.at, finding.scope.adjacency
 
         recorded_bounds = {bounded(finding) for finding in self.findings if finding.bound == "upper"}
-        names = {assumption.name.removesuffix(UNKNOWN) for assumption in self.assumptions}
+        names = {assumption.name for assumption in self.assumptions}
         for outcome in outcomes:
             if not isinstance(outcome, Finding):
                 yield outcome
@@ -63,7 +57,7 @@ class ExecutedRun:
                 remaining = [assumption for assumption in outcome.assumptions if assumption.name not in names]
                 yield replace(outcome, assumptions=(*remaining, *self.assumptions))
         yield from self.checks
-        yield from self.findings
+        yield from (replace(finding, recorded=True) for finding in self.findings)
         yield from self.evidence
         yield from self.series
 
@@ -81,6 +75,10 @@ class RunFolders(Protocol):
 SCHEMA = "dpspec/result/v2"
 
 VerdictName: TypeAlias = Literal["contradicted", "refuted", "proved", "supported", "open"]
+
+#: The verdicts of claims that an attack or a bound rejects.
+REJECTED: tuple[VerdictName, ...] = ("refuted", "contradicted")
+
 ConformanceName: TypeAlias = Literal["no-deviation-found", "deviates", "checks-missing", "not-run"]
 
 
@@ -108,6 +106,7 @@ class Verdict:
         provable: The best upper bound in scope, the smallest provable value; None without one.
         refutable: The largest value that perfect guesses would refute; None without one.
         p_value: The smallest p-value of the claim's tests, adjusted by Holm over the invocation.
+        left_out: Whether it depends on a number that a redacted result omits.
     """
 
     claim: str
@@ -126,6 +125,7 @@ class Verdict:
     provable: float | None = None
     refutable: float | None = None
     p_value: float | None = None
+    left_out: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -497,8 +497,8 @@ _PRIVACY = ("public", "data-dependent", "per-record")
 
 
 def base_name(audit: AuditResult) -> str:
-    """The name without the values of a cell."""
-    return audit.name.partition("[")[0] or audit.name
+    """The name of the spec, without the values of a cell."""
+    return str(audit.document.get("name") or audit.name)
 
 
 def joined_series(audits: Sequence[AuditResult], matrices: Sequence[Matrix], name: str) -> Series:

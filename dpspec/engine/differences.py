@@ -5,14 +5,14 @@
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from dpspec.contract import Check, Evidence, Finding, FrozenMap
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.findings import Privacy
 from dpspec.contract.frozen import canonical_json
-from dpspec.contract.results import AuditResult, Result
+from dpspec.contract.results import REJECTED, AuditResult, Result
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import as_expected
 from dpspec.engine.storage.stored_trials import environment
@@ -31,16 +31,23 @@ class Mismatch(Difference):
         differs: False for a value that cannot be recomputed because its inputs are not available.
         claims: The claims whose verdicts were not recomputed for that reason.
         because: The reason of the recomputed verdict, if a verdict differs.
+        part: The recorded finding, verdict, check or other part of the audit that has the value; None for others.
     """
 
     differs: bool = True
     claims: tuple[str, ...] = ()
     because: str = ""
+    part: object = field(default=None, compare=False, repr=False)
 
 
-def compare(audit: str, field: str, recorded: Any, recomputed: Any) -> Iterator[Mismatch]:
+def compare(audit: str, name: str, recorded: Any, recomputed: Any) -> Iterator[Mismatch]:
     """The mismatches between two values, each written as JSON."""
-    for path, old, new in differing(write(recorded), write(recomputed), field):
+    if isinstance(recorded, tuple) and isinstance(recomputed, tuple) and len(recorded) == len(recomputed):
+        for number, (part, again) in enumerate(zip(recorded, recomputed, strict=True)):
+            for path, old, new in differing(write(part), write(again), f"{name}[{number}]"):
+                yield Mismatch(audit, path, old, new, part=part)
+        return
+    for path, old, new in differing(write(recorded), write(recomputed), name):
         yield Mismatch(audit, path, old, new)
 
 
@@ -92,8 +99,6 @@ def unverified(result: Result, store: Store | None) -> str:
 #: Parts of an audit that follow from trials.
 _PARTS = ("findings", "series", "checks", "evidence")
 
-_REJECTED = ("refuted", "contradicted")
-
 
 def merged(audit: AuditResult, again: Concluded) -> tuple[Concluded, Counter[str]]:
     """The recomputed conclusions with the values that only the audit has, and their number by part."""
@@ -110,16 +115,14 @@ def comparable(
     if taken_counts is None or (not taken_counts and old.left_out == new.left_out):
         return old, new, []
     mismatches = list(_counts(old, new))
-    left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.reason == LEFT_OUT_REASON}
+    left_out = {verdict.claim: verdict for verdict in old.verdicts if verdict.left_out}
     verdicts = []
     for new_verdict in new.verdicts:
         old_verdict = left_out.get(new_verdict.claim)
         if old_verdict is not None:
             # No omitted value can change an attack's rejection, because the privacy tests are a separate family.
             differs = (
-                new_verdict.kind != "metric"
-                and new_verdict.verdict in _REJECTED
-                and old_verdict.verdict not in _REJECTED
+                new_verdict.kind != "metric" and new_verdict.verdict in REJECTED and old_verdict.verdict not in REJECTED
             )
             text = new_verdict.verdict if differs else "depends on values that this result omits"
             value_name = f"the verdict of {old_verdict.claim}"
@@ -131,7 +134,8 @@ def comparable(
                 mismatches.append(Mismatch(old.name, value_name, ends, "one end depends on an omitted value"))
             of_claim = {name: getattr(new_verdict, name) for name in ("kind", "text", "expect", "quantity", "claimed")}
             expected = as_expected(old_verdict.verdict, new_verdict.expect)
-            new_verdict = replace(old_verdict, **of_claim, expected=expected, p_value=None)
+            of_claim |= {"expected": expected, "reason": LEFT_OUT_REASON, "p_value": None}
+            new_verdict = replace(old_verdict, **of_claim)
         verdicts.append(new_verdict)
     mismatches.extend(_taken(old, taken_counts))
     new = replace(new, verdicts=tuple(verdicts), left_out=old.left_out)

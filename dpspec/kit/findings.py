@@ -70,6 +70,9 @@ def columns_of(names: Sequence[str], rows: Iterable[Sequence[dps.Json]]) -> dict
     return columns
 
 
+#: The assumption of bounds on noise of real numbers, for a mechanism or a recorded training.
+EXACT_ARITHMETIC = "noise and sums are real numbers: the bits of floating-point noise release more"
+
 _DP_SGD: Mapping[str, str] = {
     "noise-scale": "Gaussian noise of the declared scale in every step",
     "independent-noise": "noise is independent across steps",
@@ -77,7 +80,7 @@ _DP_SGD: Mapping[str, str] = {
     "sampling": "batches are drawn by the declared scheme, afresh each step",
     "steps": "the number of updates is exactly the declared one",
     "data-independent-hyperparameters": "rate, divisor and schedule do not depend on rows",
-    "exact-arithmetic": "noise and sums are real numbers: the bits of floating-point noise release more",
+    "exact-arithmetic": EXACT_ARITHMETIC,
 }
 
 

@@ -31,7 +31,7 @@ from dpspec.contract.catalog import BrokenPlugin, Catalog, Offered
 from dpspec.contract.commands import OWN_COMMANDS, Command
 from dpspec.contract.comparisons import Comparison
 from dpspec.contract.events import HOOK_API, PROJECT, DpspecHooks, Event
-from dpspec.contract.findings import Assumption, AssumptionStatus
+from dpspec.contract.findings import CONSTANTS, Assumption, AssumptionStatus
 from dpspec.contract.fragments import use_noises, use_schemes
 from dpspec.contract.noise import NoiseKind
 from dpspec.contract.rules import Rule
@@ -121,7 +121,7 @@ def _problems(provider: Any, family: Family) -> Iterator[str]:
     if isinstance(provider, Backend):
         stated, statuses = provider.constants, get_args(AssumptionStatus)
         if isinstance(stated, Assumption):
-            if stated.name != "data-independent-hyperparameters":
+            if stated.name != CONSTANTS:
                 yield f"constants must be the assumption 'data-independent-hyperparameters', got {stated.name!r}"
             if stated.status not in statuses:
                 yield f"constants: status must be one of {', '.join(statuses)}, got {stated.status!r}"

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 from dpspec import decimals
 from dpspec.contract import Check
+from dpspec.contract.findings import CONSTANTS
 from dpspec.contract.results import AuditResult
 from dpspec.reporters import words
-from dpspec.results.conformance_status import CONSTANTS, rejected
+from dpspec.results.conformance_status import rejected
 from dpspec.results.status import wrong_conformance
 from dpspec.text import joined
 

@@ -13,7 +13,7 @@ from dpspec.contract.results import AuditResult, Verdict, claim_block, open_caut
 from dpspec.reporters import words
 from dpspec.results.evidence_weight import group_size, proven_bound, proven_curves
 from dpspec.results.void_bounds import has_void_bounds
-from dpspec.text import joined
+from dpspec.text import joined, unit_parts
 
 #: The false-positive rates of the attacker; the first decides which audit is the worst.
 FALSE_POSITIVES = (0.01, 0.1)
@@ -167,14 +167,14 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
         scope = ", ".join(words.varying_scopes(curve))
         if "access" not in curve.varying and curve_scope.access != "all-iterates":
             scope = ", ".join(filter(None, (scope, words.scope_part("access", curve_scope.access))))
-        name, bracket, most = curve_scope.unit.partition(" (")
+        name, most = unit_parts(curve_scope.unit)
         if audit.recording is not None and audit.recording.is_federated:
             name = "client"  # the recorded records are clients
         member = "members" if name == "record" else f"member {name}s"
         member = member if size == 1 else f"groups of {size} {member}"
         replaced = " rather than their replacements" if curve_scope.adjacency == "replace-one" else ""
         powers = tuple(min(1.0, float(curve.polygon.tpr(rate))) for rate in FALSE_POSITIVES)
-        by_curve.append(Rate(scope, f"{member}{bracket}{most}{replaced}", powers, size, curve_scope))
+        by_curve.append(Rate(scope, f"{member}{most}{replaced}", powers, size, curve_scope))
     return tuple(by_curve)
 
 

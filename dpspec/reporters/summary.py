@@ -17,7 +17,7 @@ from dpspec.errors import ExitCode
 from dpspec.reporters import matrices, words
 from dpspec.reporters.deviations import sizes, worst_deviation
 from dpspec.results.status import has_failed, is_control, is_pending, narrowed_data, not_yet_tested, wrong_conformance
-from dpspec.text import joined, shortened, spaced
+from dpspec.text import joined, shortened, spaced, unit_parts
 
 _Claims: TypeAlias = list[tuple[AuditResult, Verdict]]
 
@@ -315,11 +315,12 @@ def _counted(noun: str, claims: _Claims) -> str:
         number = len(labels)
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
         return f"{subject} {predicates[labels[0]].replace('{is}', 'is' if number == 1 else 'are')}."
+    subjects = [f"{next(iter(count_by_label.values()))} of {len(labels)} {noun}s", *map(str, count_by_label.values())]
     clauses = [
-        f"{n} {predicates[name].replace('{is}', 'is' if n == 1 else 'are')}" for name, n in count_by_label.items()
+        f"{subject} {predicates[name].replace('{is}', 'is' if number == 1 else 'are')}"
+        for subject, (name, number) in zip(subjects, count_by_label.items(), strict=False)
     ]
-    count, _, predicate = clauses[0].partition(" ")
-    return f"{joined([f'{count} of {len(labels)} {noun}s {predicate}', *clauses[1:]])}."
+    return f"{joined(clauses)}."
 
 
 def _controls(controls: _Claims) -> Iterator[str]:
@@ -452,7 +453,7 @@ def adversary(document: FrozenMap) -> str:
     sizes = threat.get("group_size")
     if sizes is not None:
         listed = list(sizes) if isinstance(sizes, list | tuple) else [sizes]
-        units = "" if unit == "record" else f" {unit.partition(' (')[0]}{'' if listed == [1] else 's'}"
+        units = "" if unit == "record" else f" {unit_parts(unit)[0]}{'' if listed == [1] else 's'}"
         clauses.append(f"groups of {joined([words.value(size) for size in listed])}{units}")
     return ", ".join(clauses)
 

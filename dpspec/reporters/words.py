@@ -6,7 +6,6 @@ Text from specs, plugins, papers and recordings is returned unescaped: each form
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,16 +13,15 @@ from typing import TYPE_CHECKING
 from dpspec import decimals
 from dpspec.contract import Assumption, Check, Finding, Json, Printed
 from dpspec.contract.executed import ExecutedSection, FiredRule
-from dpspec.contract.findings import AS_RUN
+from dpspec.contract.findings import AS_RUN, WEAKEST_FIRST
 from dpspec.contract.results import AuditResult, Result, Verdict, accepted_cautions, claim_block
 from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
 from dpspec.results.evidence_weight import covers
 from dpspec.results.executed_schedule import schedule_in_words
-from dpspec.results.redact import LEFT_OUT_REASON
 from dpspec.results.status import Problem, is_doubted, is_pending, not_yet_tested
 from dpspec.results.void_bounds import has_void_bounds
-from dpspec.text import joined, several, shortened, spaced
+from dpspec.text import joined, several, shortened, spaced, unit_parts
 
 if TYPE_CHECKING:
     from dpspec.results.evidence_weight import ProvenCurve
@@ -136,7 +134,7 @@ def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
         return verdict.verdict == "contradicted"
     if claim_block(audit, verdict).get("refuted_by") == "attack":
         return True
-    if verdict.reason == LEFT_OUT_REASON:
+    if verdict.left_out:
         return False
     lower, claimed, index = verdict.lower, verdict.claimed, verdict.lower_finding
     if verdict.kind == "metric" or lower is None or claimed is None or index is None:
@@ -214,7 +212,7 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
     missing = "no upper bound" if attacked is not None else "no bound"
     if is_void:
         missing = "no bound applies to this run"
-    elif verdict.reason == LEFT_OUT_REASON:
+    elif verdict.left_out:
         missing = "hidden: depends on the data; --internal shows it"
     shown = [number for number in (verdict.lower, attacked) if number is not None]
     return Bounds(
@@ -349,7 +347,7 @@ def conditions(values: Mapping[str, Json]) -> str:
 def scope(finding: Finding) -> str:
     """One sentence without a full stop; an estimate has no adversary."""
     domain = finding.scope
-    data, record = scope_part("data", domain.data), f"any {domain.unit.partition(' (')[0]}"
+    data, record = scope_part("data", domain.data), f"any {unit_parts(domain.unit)[0]}"
     if isinstance(domain.record, int):
         record = f"record {domain.record}"
     elif domain.record != "all":  # a name that states why it was chosen
@@ -455,13 +453,11 @@ SYMBOLS = {
     "false": "\u2717",
 }
 
-_STATUS_ORDER = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
-
 
 def assumptions_of(audit: AuditResult) -> list[Assumption]:
     distinct = dict.fromkeys(assumption for finding in findings(audit) for assumption in finding.assumptions)
     distinct |= dict.fromkeys(assumption for evidence in audit.evidence for assumption in evidence.assumptions)
-    return sorted(distinct, key=lambda assumption: _STATUS_ORDER.index(assumption.status))
+    return sorted(distinct, key=lambda assumption: WEAKEST_FIRST.index(assumption.status))
 
 
 def assumption(assumed: Assumption, *, tested_above: bool = False) -> str:
@@ -494,7 +490,7 @@ def ranked(checks: Sequence[Check], family: int) -> list[tuple[Check, bool]]:
 
 
 def check(tested: Check) -> str:
-    note = f", {tested.note}" if tested.note else ""
+    note = f", {tested.subject}" if tested.subject else ""
     text = f"{tested.assumption}{note}: {tested.test}, p = {decimals.upper(tested.p_value, digits=2)}"
     if tested.declared is not None:
         text += f", declared {decimals.given(tested.declared)}"
@@ -590,24 +586,13 @@ def as_run(audit: AuditResult) -> tuple[str, ...]:
     return tuple(lines)
 
 
-_PLACE = re.compile(r"(findings|verdicts|checks|series|evidence|power)\[(\d+)\]")
-
-
-def place(result: Result, audit: str, value_path: str) -> str:
-    """``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: audit, path and its subject."""
-    path = f"{audit}: {value_path}" if audit else value_path
-    position = _PLACE.match(value_path)
-    holder = next((candidate for candidate in result.audits if candidate.name == audit), None)
-    if position is None or holder is None:
-        return path
-    outcomes, index = getattr(holder, position[1]), int(position[2])
-    if index >= len(outcomes):
-        return path
-    part = outcomes[index]
+def place(audit: str, path: str, part: object) -> str:
+    """``quickstart: findings[3].value (epsilon <= 2.349, delta 1e-5)``: audit, path, and the audit's part there."""
     names = (getattr(part, name, "") for name in ("claim", "assumption", "test", "note", "title", "id"))
     stated_conditions, method = conditions(getattr(part, "at", {})), getattr(part, "method", "")
     texts = [statement(part) if isinstance(part, Finding) else "", *names, stated_conditions, method]
-    return f"{path} ({', '.join(filter(None, texts))})"
+    subject = ", ".join(filter(None, texts))
+    return (f"{audit}: {path}" if audit else path) + (f" ({subject})" if subject else "")
 
 
 def phases(section: ExecutedSection) -> list[str]:

@@ -1,15 +1,14 @@
 """Conformance of the executed run with its declaration: one family of checks at level 1e-6."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Assumption, Check, Finding
+from dpspec.contract.findings import CONSTANTS
 from dpspec.contract.results import Conformance, ConformanceName
 from dpspec.decimals import given, upper
 from dpspec.stats.conformance.measurement import LEVEL
-
-#: Assumption of backends about the origin of constants.
-CONSTANTS = "data-independent-hyperparameters"
 
 
 def rejected(check: Check, family: int) -> bool:
@@ -33,25 +32,18 @@ def family_sizes(audits: Sequence[tuple[int, int, int]]) -> list[int]:
 def missing(promised: Sequence[Check], performed: Sequence[Check]) -> tuple[Check, ...]:
     """The checks that a plan promised and the run did not make.
 
-    A check keeps a promise with the same assumption, ``observed`` and note, possibly extended by its result after a
-    comma. Each keeps one promise. An abstaining check keeps its promise.
+    A check keeps a promise with the same assumption, ``observed`` and note. Each keeps one promise. An abstaining check
+    keeps its promise.
     """
-    left, absent = list(range(len(performed))), set()
-    for number in sorted(range(len(promised)), key=lambda number: -len(promised[number].note)):
-        promise = promised[number]
-        notes = (f"{promise.note}, ", f"{promise.note}; ")
-        kept_by = (
-            index
-            for index in left
-            if (performed[index].assumption, performed[index].observed) == (promise.assumption, promise.observed)
-            and (performed[index].note == promise.note or performed[index].note.startswith(notes))
-        )
-        keeping = next(kept_by, None)
-        if keeping is None:
-            absent.add(number)
+    left = Counter((check.assumption, check.observed, check.note) for check in performed)
+    absent = []
+    for promise in promised:
+        kept = (promise.assumption, promise.observed, promise.note)
+        if left[kept]:
+            left[kept] -= 1
         else:
-            left.remove(keeping)
-    return tuple(promise for number, promise in enumerate(promised) if number in absent)
+            absent.append(promise)
+    return tuple(absent)
 
 
 def conformance_of(
@@ -129,8 +121,13 @@ def join_checks(findings: Sequence[Finding], checks: Sequence[Check], family: in
     )
 
 
+def rejecting(check: Check, *, p_value: bool = True) -> str:
+    """The test of an assumption of the declared mechanism, if the check rejects the executed run."""
+    return f"{check.test}: rejected for the executed run{f', p = {upper(check.p_value)}' if p_value else ''}"
+
+
 def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: int) -> Assumption:
-    if check is None or assumption.status == "false":
+    if check is None or assumption.status == "false" or assumption.settled:
         return assumption
     tested = replace(assumption, test=check.test, level=LEVEL / family, detectable=check.detectable)
     constants = _on_a_neighbour(check)
@@ -139,7 +136,7 @@ def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: 
             return replace(tested, status="false", text=f"{check.note}: rejected by {check.test}")
         if pipeline == "executed":
             return replace(tested, status="false")
-        return replace(tested, test=f"{check.test}: rejected for the executed run, p = {upper(check.p_value)}")
+        return replace(tested, test=rejecting(check))
     if (
         constants
         or assumption.status == "by-construction"

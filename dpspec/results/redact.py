@@ -17,7 +17,7 @@ from typing import Any
 from dpspec import decimals
 from dpspec.contract import Assumption, Check, FrozenMap
 from dpspec.contract.results import AuditResult, Result, Verdict
-from dpspec.results.conformance_status import inspections, missing, reason, rejected
+from dpspec.results.conformance_status import inspections, missing, reason, rejected, rejecting
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The key of a trial's evidence that no report may show.
@@ -70,7 +70,7 @@ def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
         if index is not None:
             changes[f"{end}_finding"] = moved.get(index)
             if index not in moved:  # a p-value may reveal the removed counts exactly
-                changes |= {**dict.fromkeys((*repeated, "p_value")), "reason": LEFT_OUT_REASON}
+                changes |= {**dict.fromkeys((*repeated, "p_value")), "reason": LEFT_OUT_REASON, "left_out": True}
     return dataclasses.replace(verdict, **changes)
 
 
@@ -81,16 +81,18 @@ def coarsened(audit: AuditResult, family: int) -> AuditResult:
     family *= inspections(len(audit.trials), audit.planned_trials)
     bad = [new for old, new in zip(audit.checks, checks, strict=True) if rejected(old, family)]
     absent = missing(audit.promised, checks) if audit.executed else ()
-    coarse = {old.test: new for old, new in zip(audit.checks, checks, strict=True) if old.privacy != "public"}
+    coarse: dict[str | None, tuple[str, Check]] = {}
+    for old, new in zip(audit.checks, checks, strict=True):
+        if old.privacy != "public":
+            coarse |= {old.test: (new.test, new), rejecting(old): (rejecting(new, p_value=False), new)}
     conformance = dataclasses.replace(audit.conformance, reason=reason(bad, checks, absent))
     audit = dataclasses.replace(audit, checks=checks, conformance=conformance)
 
     def known(assumption: Assumption) -> Assumption:
-        name = (assumption.test or "").partition(": rejected")[0]
-        if name not in coarse:
+        if assumption.test not in coarse:
             return assumption
-        test = name if assumption.test == name else f"{name}: rejected for the executed run"
-        return dataclasses.replace(assumption, test=test, detectable=coarse[name].detectable)
+        test, check = coarse[assumption.test]
+        return dataclasses.replace(assumption, test=test, detectable=check.detectable)
 
     return with_assumptions(audit, known)
 

@@ -187,7 +187,7 @@ def dependence(vectors: Array) -> tuple[float, int]:
 def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement:
     """Test that ``terms`` independent normal values have variance 1; the most surprising of ``tried`` such tests."""
     two_sided = noise_tests.two_sided(squares, terms)
-    return replace(two_sided, test=test, p_value=min(1.0, tried * two_sided.p_value))
+    return replace(two_sided, test=test, details="", p_value=min(1.0, tried * two_sided.p_value))
 
 
 def coarse(count: int, values: int, test: str) -> Measurement:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from dpspec.contract.attacks import Canary, Score
-from dpspec.contract.findings import Assumption, Facts
+from dpspec.contract.findings import CONSTANTS, Assumption, Facts
 from dpspec.contract.fragments import block, choice, number
 from dpspec.contract.frozen import FrozenMap, Json
 from dpspec.contract.providers import CAPABILITIES, Backend, Loss
@@ -95,12 +95,10 @@ _DIVISOR = choice(
     default="records",
 )
 
-#: Name of the assumption about divisor, rate, clip norm and schedule.
-_CONSTANTS = "data-independent-hyperparameters"
 
 #: The native loop computes no constants from the records.
 NATIVE_CONSTANTS = Assumption(
-    name=_CONSTANTS,
+    name=CONSTANTS,
     status="by-construction",
     text="the native loop takes divisor, rate, clip norm and schedule from its job, not from the records",
 )
@@ -123,7 +121,7 @@ def native_constants(spec: Spec) -> Assumption:
         f"the divisor is the sampling rate times the number of {unit}, which is assumed to be public; "
         "training.expected_batch_size declares a divisor without this assumption"
     )
-    return Assumption(name=_CONSTANTS, status="declared", text=text)
+    return Assumption(name=CONSTANTS, status="declared", text=text)
 
 
 def opacus_constants(spec: Spec) -> Assumption:
@@ -139,7 +137,7 @@ def opacus_constants(spec: Spec) -> Assumption:
         wrong.append("a record's weight depends on other records' labels")
     fix = "; a declared rate (sampler: declared-rate) and divisor (divisor: declared) do not depend on records"
     text = "; ".join(wrong) + fix if wrong else "Opacus uses the divisor, rate and clip norm that the spec declares"
-    return Assumption(name=_CONSTANTS, status="false" if wrong else "by-construction", text=text)
+    return Assumption(name=CONSTANTS, status="false" if wrong else "by-construction", text=text)
 
 
 BACKENDS: tuple[Backend, ...] = (

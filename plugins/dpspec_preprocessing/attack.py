@@ -6,7 +6,7 @@ outputs (``docs/explanation/proofs/preprocessing.md``). Record 0 is the canary.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from dpspec.json_records import Amount, Count, Record, read
 from dpspec.stats import utility
 from dpspec.stats.attacks import thresholds
 from dpspec.stats.conformance import noise_tests, table
-from dpspec.stats.conformance.measurement import Observed
+from dpspec.stats.conformance.measurement import Abstention, Observed
 from dpspec_preprocessing import sensitivity, steps
 from dpspec_preprocessing.engines import BINS, LinearEngine, NetworkEngine, NoiseTally, output_ratio, score_output
 from dpspec_preprocessing.options import SAME_MASK, AuditBlock, Declaration, Pipeline
@@ -326,7 +326,8 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
     runs = [read(Executions, trial.evidence, f"evidence of trial {trial.index}") for trial in trials]
     evidence = [dps.FrozenMap({"steps": number}) for run in runs for number in run.steps]
     states = [dps.FrozenMap({"states": t.evidence["states"]}) for t in trials if "states" in t.evidence]
-    yield from table.counted((dps.Phase({"steps": private.steps}),), [*evidence, *states])
+    counted = table.counted((dps.Phase({"steps": private.steps}),), [*evidence, *states])
+    yield from (check for _, check in counted)
     if runs and not any(run.executed for run in runs):
         notes: list[tuple[str, Observed, str]] = []
         if private.kind != "exponential":
@@ -334,8 +335,7 @@ def check_trials(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Ch
         if private.network:
             notes.append(("steps", "measured", table.TABLE[0].compares))
         for assumption, how, note in notes:
-            untested = f"{note}, not tested: every execution was refused"
-            yield dps.Check(assumption=assumption, test="executions", p_value=1.0, observed=how, note=untested)
+            yield Abstention("every execution was refused").check(assumption, how, note, "executions")
         return
     count = sum(run.noise.count for run in runs)
     if count:
@@ -350,8 +350,8 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
     network, steps, kind = private.network, private.steps, private.kind
     if network and "iterates" in facts.capabilities:
         as_declared = dps.FrozenMap({"steps": steps, "states": {"still": 0, "apart": 0, "blind": False}})
-        for released in table.counted((dps.Phase({"steps": steps}),), [as_declared]):
-            yield replace(released, test=released.test.partition(", ")[0], declared=None, measured=None)
+        for outcome, released in table.counted((dps.Phase({"steps": steps}),), [as_declared]):
+            yield outcome.promise(released)
     width = (facts.parameters or 0) if network else facts.features
     draws = {
         "gaussian": width,
@@ -369,4 +369,4 @@ def predict_checks(spec: dps.Spec, facts: dps.Facts, executions: int) -> Iterato
     count = executions * expected
     measurement = noise_tests.two_sided(float(count), count, absolute=kind == "laplace")
     planned = measurement.check("noise-scale", "reported" if private.takes_gradients else "measured", _NOTE)
-    yield replace(planned, test=measurement.test.partition(", ")[0], p_value=1.0, declared=None, measured=None)
+    yield measurement.promise(planned)

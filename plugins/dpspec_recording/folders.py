@@ -9,7 +9,7 @@ from pathlib import Path
 from dpspec.contract import Json
 from dpspec.contract.catalog import Catalog
 from dpspec.contract.executed import ExecutedSection
-from dpspec.contract.results import UNKNOWN, Result
+from dpspec.contract.results import Result
 from dpspec.contract.sampling import poisson_sampling
 from dpspec.decimals import upper
 from dpspec.errors import UsageError
@@ -57,9 +57,7 @@ def _starter_spec(run: Path, catalog: Catalog, name: str, spec_folder: Path) -> 
     claimed = float(upper(bound.value))
     claim: dict[str, Json] = {"id": "one-record", "kind": "approx-dp", "epsilon": claimed, "delta": question.delta}
     document["claims"], comments = [claim], _UNKNOWN
-    unchecked = [
-        assumption.name.removesuffix(UNKNOWN) for assumption in bound.assumptions if assumption.status == "unchecked"
-    ]
+    unchecked = [assumption.name for assumption in bound.assumptions if assumption.status == "unchecked"]
     if unchecked == [PER_RECORD_CLIPPING] and audit.conformance.status == "no-deviation-found":
         claim["expect"] = ["open"]
         comments += (

@@ -1,6 +1,7 @@
 """``dpspec.record``: records a training from inside its own script.
 
-The observers are in :mod:`dpspec_recording.watched_training`.
+The observers are in :mod:`dpspec_recording.watched_training`, and what a custom loop reports is in
+:mod:`dpspec_recording.adapters.custom_loop`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
@@ -25,12 +24,11 @@ from dpspec_recording.folder.free_number import numbered
 from dpspec_recording.folder.header import table
 from dpspec_recording.folder.place import remove_recording
 from dpspec_recording.folder.run_folder import RunWriter
-from dpspec_recording.parts import Parts, checked_declaration
+from dpspec_recording.parts import Parts
 from dpspec_recording.planting.planted import Planted, scores_of
 from dpspec_recording.received_weights import LoadedTensors, ReceivedWeights
 from dpspec_recording.recognized import Loss
 from dpspec_recording.watched_training import WatchedTraining
-from dpspec_recording.watching.arrays import tensor_of, tensors_of
 
 #: A tensor of torch, or an array of NumPy or JAX.
 Array: TypeAlias = Any
@@ -215,30 +213,14 @@ class Recorder:
 
         For a planted dataset these are the drawn places, with or without omitted canaries.
         """
-        loop, planted = self._reporting("sampled"), self._parts.planted
-        pending = loop.step
-        with loop.unobserved():
-            if isinstance(indices, Tensor):
-                pending.indices.append(indices)
-                indices = indices.detach().cpu()
-            drawn = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
-            drawn = drawn.reshape(-1).astype(np.int64)
-            if len(drawn) and drawn.min() < 0:
-                raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
-            pending.members.append(drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64))
+        self._reporting("sampled").sampled(indices)
 
     def clipped(self, norms: Array | Sequence[float], *, unclipped: Array | Sequence[float] | None = None) -> None:
         """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up.
 
         ``unclipped``: the norms (b,) before clipping, which the rule ``equal-norms`` reads if they are given.
         """
-        loop = self._reporting("clipped")
-        with loop.unobserved():
-            clipped_norms = _norms(norms)
-            loop.step.norms.append(clipped_norms)
-            if unclipped is not None:
-                loop.step.unclipped_norms.append(_norms(unclipped))
-            loop.step.add_rows(clipped_norms.numel())
+        self._reporting("clipped").clipped(norms, unclipped)
 
     def noised(self, noise: Array | Iterable[Array]) -> None:
         """Report the noise that was added to the sum of clipped gradients, before any division.
@@ -246,22 +228,14 @@ class Recorder:
         One tensor or array of all coordinates in the order of ``model.parameters()``, or one for each trainable
         parameter.
         """
-        loop = self._reporting("noised")
-        _require_once("noised", loop.step.noised)
-        with loop.unobserved():
-            loop.report("noise", tensors_of(noise))
-        loop.step.noised = True
+        self._reporting("noised").noised(noise)
 
     def summed(self, total: Array | Iterable[Array]) -> None:
         """Report the sum of clipped gradients, before noise and any division, in the form of :meth:`noised`.
 
         The optimizer's gradients must be the sum and the noise over a divisor, up to rounding.
         """
-        loop = self._reporting("summed")
-        _require_once("summed", loop.step.summed)
-        with loop.unobserved():
-            loop.report("the sum", tensors_of(total))
-        loop.step.summed = True
+        self._reporting("summed").summed(total)
 
     def stepped(self, *, parameters: Iterable[Any] | None = None, gradients: Iterable[Any] | None = None) -> None:
         """Report that the parameters moved, which ends the step.
@@ -274,11 +248,7 @@ class Recorder:
         Raises:
             UsageError: ``parameters`` is missing or superfluous, or the arrays have other shapes.
         """
-        loop, training = self._reporting("stepped"), self._begun("stepped")
-        with loop.unobserved():
-            loop.move(parameters, gradients, is_recording=training.writer is not None)
-        training.guarded(loop.end_step)
-        loop.begin_step()
+        self._reporting("stepped").stepped(parameters, gradients)
 
     def declare(
         self,
@@ -288,9 +258,8 @@ class Recorder:
         rate: float | None = None,
     ) -> None:
         """Change the declared intentions of the loop from now on; as for :func:`record`."""
-        loop = self._reporting("declare")
         declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": None}
-        loop.declared |= {key: value for key, value in checked_declaration(declaration).items() if value is not None}
+        self._reporting("declare").declare(declaration)
 
     def _reporting(self, method: str) -> CustomLoop:
         if self._training is None:
@@ -337,16 +306,3 @@ class Recorder:
 def writer_of(recorder: Recorder) -> RunWriter | None:
     """The writer of the folder after the block; None if the recording did not come to its end."""
     return None if recorder._training is None else recorder._training.ended
-
-
-def _norms(norms: Any) -> torch.Tensor:
-    """Reported norms as a flat tensor in double precision."""
-    tensor = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
-    return tensor.reshape(-1).double()
-
-
-def _require_once(method: str, again: bool) -> None:
-    if again:
-        raise UsageError(
-            f"{method} was called twice in one step: call it once, and run.stepped() at the end of each step"
-        )

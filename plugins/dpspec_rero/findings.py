@@ -5,7 +5,7 @@ The membership bounds are attained; gamma is not known to be (``docs/explanation
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from dpspec.accounting import Interval, certified_lower, certified_upper
 from dpspec.json_records import Amount, Count, Positive, Record, read
 from dpspec.stats import binomial, utility
 from dpspec.stats.conformance import noise_tests, sampling, table
-from dpspec.stats.conformance.measurement import Abstention
+from dpspec.stats.conformance.measurement import Abstention, Measurement
 from dpspec.training.providers import iterates_reveal_sums, updates_invertible
 from dpspec_rero.options import Candidates, Prior, Steps, adds_laplace, trained_phases
 from dpspec_rero.theory import Leakage, gamma_source, pure_epsilon
@@ -209,7 +209,7 @@ def outcomes(spec: dps.Spec, trials: Sequence[dps.Trial]) -> Iterator[dps.Outcom
     yield from utility.accuracies(spec, trials, "canary-free run on all records")
     values = [trial.evidence for trial in trials]
     yield from table.checks(trained_phases(spec.phases), values, privacy=spec.data_privacy)
-    yield from _attack_checks(spec, values)
+    yield from (check for _, check in _attack_checks(spec, values))
 
 
 def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Check]:
@@ -227,9 +227,8 @@ def foreseen_checks(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Check]:
         "noise": {"statistic": float(degrees), "degrees": degrees},
         "included": drawn if "sampling-log" in facts.capabilities else None,
     }
-    for expected in _attack_checks(spec, [dps.FrozenMap(evidence)] * runs):
-        name, _, _ = expected.test.partition(", ")
-        yield replace(expected, test=name, p_value=1.0, declared=None, measured=None)
+    for outcome, expected in _attack_checks(spec, [dps.FrozenMap(evidence)] * runs):
+        yield outcome.promise(expected)
 
 
 def sums_are_tested(phases: Sequence[dps.FrozenMap], training: dps.FrozenMap) -> bool:
@@ -237,7 +236,9 @@ def sums_are_tested(phases: Sequence[dps.FrozenMap], training: dps.FrozenMap) ->
     return updates_invertible(training) and not adds_laplace(phases)
 
 
-def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterator[dps.Check]:
+def _attack_checks(
+    spec: dps.Spec, evidence: Sequence[dps.FrozenMap]
+) -> Iterator[tuple[Measurement | Abstention, dps.Check]]:
     runs: list[AttackedRun] = []
     for number, trial_evidence in enumerate(evidence, start=1):
         where = f"evidence of trial {number}"
@@ -251,10 +252,10 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
     if degrees:
         statistic = sum(run.noise.statistic for run in runs)
         measured = noise_tests.two_sided(statistic, degrees, absolute=adds_laplace(spec.phases))
-        yield measured.check("noise-scale", "reported", _READ_NOISE)
+        yield measured, measured.check("noise-scale", "reported", _READ_NOISE)
     elif any(run.noise.hidden for run in runs):
         hidden = Abstention("the rounding of the parameters hides the noise of every step")
-        yield hidden.check("noise-scale", "reported", _READ_NOISE, "chi-square, two-sided")
+        yield hidden, hidden.check("noise-scale", "reported", _READ_NOISE, "chi-square, two-sided")
     if all(run.included is None for run in runs):
         return
     for number, phase in enumerate(spec.phases):
@@ -263,7 +264,7 @@ def _attack_checks(spec: dps.Spec, evidence: Sequence[dps.FrozenMap]) -> Iterato
             # Runs without a log count as zero drawn records.
             drawn = sum(run.included[number] for run in runs if run.included is not None)
             measured = sampling.inclusions(drawn, chances, phase.rate())
-            yield measured.check("sampling", "reported", f"rate over all runs, phase {number + 1}")
+            yield measured, measured.check("sampling", "reported", f"rate over all runs, phase {number + 1}")
 
 
 def rank_series(candidates: Candidates, ranks: Sequence[int], confidence: float) -> dps.Series:

@@ -59,6 +59,35 @@ def test_one_step_contains_the_exact_value_in_100_random_settings() -> None:
             assert high - low <= 1e-6 * exact + 1e-14
 
 
+EPSILONS = [-0.1, 0.0, 0.05, 0.5, 2.0]
+
+
+@pytest.mark.parametrize(("removed", "inserted"), [(1, 1), (1, 2), (3, 1)])
+@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 1.0), (1e-4, 0.5), (0.6, 3.0)])
+def test_several_epsilons_at_once_contain_their_exact_values(
+    removed: int, inserted: int, rate: float, sigma: float
+) -> None:
+    bounds = DoubleMixture.poisson(removed, inserted, rate, sigma).all_log_delta_bounds(EPSILONS, PRESENT)
+    for epsilon, (low, high) in zip(EPSILONS, bounds, strict=True):
+        exact = mpmath.log(exact_delta(removed, inserted, rate, sigma, epsilon))
+        assert low - 1e-13 <= exact <= high + 1e-13
+        assert high - low <= 1e-6
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.01, 1.0), (1e-12, 1.0), (0.5, 0.05), (0.999, 100.0), (1e-6, 0.3)])
+def test_the_inverse_of_equal_mixtures_in_closed_form(rate: float, sigma: float) -> None:
+    values = np.array([-800.0, -3.0, -1e-9, 0.0, 1e-300, 1e-12, 0.3, 4.0, 60.0, 5000.0])
+    z = DoubleMixture.poisson(1, 1, rate, sigma)._ratio(PRESENT).inverse(values)
+    assert np.all(np.diff(z) >= 0.0)
+    with mpmath.workdps(50):
+        shift, q = 1 / mpmath.mpf(sigma), mpmath.mpf(rate)
+        for value, found in zip(values.tolist(), z.tolist(), strict=True):
+            at = mpmath.mpf(found)
+            sides = [(1 - q) + q * mpmath.exp(sign * at * shift - shift**2 / 2) for sign in (1, -1)]
+            error = abs(mpmath.log(sides[0] / sides[1]) - value)
+            assert error <= 1e-13 * (1 + abs(value) + shift * abs(at))  # rounding of z alone moves it by so much
+
+
 def density(z: np.ndarray, members: int, rate: float, sigma: float, sign: float) -> np.ndarray:
     j = np.arange(members + 1)
     return np.asarray((binom.pmf(j, members, rate)[:, None] * norm.pdf(z, sign * j[:, None], sigma)).sum(axis=0))

@@ -15,7 +15,7 @@ from dpspec.accounting.grid import discretize_from_above, discretize_from_below,
 
 
 @given(
-    st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=30),
+    st.lists(st.one_of(st.floats(-1.0, 1.0), st.just(0.0)), min_size=3, max_size=30),
     st.lists(st.integers(1, 5), min_size=30, max_size=30),
     st.floats(0.01, 0.5),
 )
@@ -48,6 +48,17 @@ def test_rounding_raises_no_curve_of_narrow_cells(values: list[float], gaps: lis
                 for masses in (values, after)
             )
             assert lowered <= max(before, 0)
+
+
+def test_nodes_without_mass_take_no_part_in_removing_kinks() -> None:
+    masses = np.tile([1e-4, 3e-4, -1e-4], 700)  # one node in 80 has mass
+    index = np.arange(80 * len(masses))
+    nodes = np.zeros(len(index))
+    nodes[::80] = masses
+    after = remove_kinks(nodes, index, 1e-5)
+    used = np.flatnonzero(nodes)
+    np.testing.assert_array_equal(after[used], remove_kinks(masses, index[used], 1e-5))
+    assert np.count_nonzero(after) <= np.count_nonzero(masses > 0.0)
 
 
 PRESENT, ABSENT = "present-first", "absent-first"

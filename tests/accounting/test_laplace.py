@@ -3,10 +3,12 @@
 import math
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 from support.accounting_oracle import two_laplace_steps
+from support.extreme_pairs import exact_delta
 
 from dpspec.accounting import DIRECTIONS, Bins, Direction, Interval, Laplace, PrivacyLoss
 from dpspec.accounting.grid import Atoms
@@ -202,3 +204,14 @@ def test_a_wrong_answer_contradicts_single_steps() -> None:
         with pytest.raises(ContradictionError):
             single.require_agreement(question, answer)
     single.require_agreement(epsilon, Interval(1999.0, 2000.0))
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("scale", "rate"), [(1.0, 0.01), (0.01, 0.1), (5.0, 1.0), (1e-3, 0.5)])
+def test_several_epsilons_at_once_contain_their_exact_values(scale: float, rate: float, direction: Direction) -> None:
+    pair, epsilons = Laplace(scale, 1.0, rate), [-0.3, -1e-3, 0.0, 0.01, 0.3, 2.0]
+    for epsilon, (low, high) in zip(epsilons, pair.all_log_delta_bounds(epsilons, direction), strict=True):
+        with mpmath.workdps(60):
+            exact = exact_delta(pair, epsilon, direction)
+            assert exact is not None
+            assert mpmath.exp(mpmath.mpf(low)) <= exact <= mpmath.exp(mpmath.mpf(high))

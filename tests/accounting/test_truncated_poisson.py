@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
+from support.accounting_oracle import one_step_delta
 
 from dpspec.accounting import Mixture, PrivacyLoss, Revealed, TruncatedPoisson
 from dpspec.accounting.numerics import DIRECTIONS, Direction
@@ -164,6 +165,17 @@ def test_the_revealed_pair_is_the_weighted_sum_of_its_cases(direction: Direction
     exact = sum(w * quad(excess, -12.0, 14.0, (pair,), limit=400, epsabs=1e-12)[0] for w, pair in cases)
     step = PrivacyLoss.of(Revealed(cases), direction)
     assert exact == pytest.approx(step.delta(epsilon).upper, abs=1e-9)
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_several_epsilons_at_once_have_the_profile_of_each(direction: Direction) -> None:
+    pair = Revealed([(0.8, Mixture.poisson(2, 0.3, 1.0)), (0.2, Mixture([0.0, 2.0], [0.7, 0.3], 1.0))])
+    epsilons = [-0.3, 0.0, 0.4, 3.0]
+    for epsilon, bounds in zip(epsilons, pair.all_log_delta_bounds(epsilons, direction), strict=True):
+        exact = mpmath.fsum(weight * one_step_delta(case, epsilon, direction) for weight, case in pair.cases)
+        assert math.exp(bounds[0]) <= exact * (1 + 1e-12)
+        assert exact * (1 - 1e-12) <= math.exp(bounds[1])
+        assert math.exp(bounds[1]) - math.exp(bounds[0]) <= 1e-9
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

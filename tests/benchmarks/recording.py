@@ -3,10 +3,10 @@
     python tests/benchmarks/recording.py [--model mlp cnn text] [--batch 64 256] [--steps 300] [--parts]
 
 The CNN has 1.2 million parameters, the MLP 12 thousand. "text" is four blocks of a transformer without attention, 0.9
-million parameters, on sequences of 64 tokens, with ghost clipping. The two trainings of a model take
-turns after ten steps, so that a busy machine slows both, and each finds its own code in the processor's caches, as it
-does without the other. Times are CPU times of the process. The first 50 steps are audited, and some steps are replayed:
-their cost is fixed, and is printed in seconds. Medians and means are of the later steps that are not replayed.
+million parameters, on sequences of 64 tokens, with ghost clipping. The two trainings of a model take turns after ten
+steps, each in its own process, so that a busy machine slows both. Times are CPU times of the process. The first 50
+steps are audited, and some steps are replayed: their cost is fixed, and is printed in seconds. Medians and means are of
+the later steps that are not replayed.
 ``--parts`` divides the milliseconds of a recorded step among what the recorder does, each without the parts inside it;
 the clock costs about a microsecond for each call.
 """
@@ -15,11 +15,13 @@ import argparse
 import collections
 import contextlib
 import functools
+import multiprocessing
 import statistics
 import tempfile
 import time
 import warnings
 from itertools import product
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -106,6 +108,38 @@ def training(kind, batch):
     return steps(), {"model": model, "optimizer": optimizer, "loader": loader, "engine": engine}
 
 
+def serve(kind, batch, pipe: Connection):
+    """Make as many steps of a training without a recorder as each message says, and send their seconds and sizes."""
+    warnings.simplefilter("ignore")
+    steps, _ = training(kind, batch)
+    while count := pipe.recv():
+        pipe.send([timed(steps) for _ in range(count)])
+
+
+def timed(steps):
+    begun = time.process_time()
+    size = next(steps)
+    return time.process_time() - begun, size
+
+
+@contextlib.contextmanager
+def without_recorder(kind, batch):
+    """A function that makes steps in a process of its own: here, the recorder would replay the other optimizer."""
+    pipe, other_end = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(kind, batch, other_end))
+    process.start()
+
+    def made(count):
+        pipe.send(count)
+        return pipe.recv()
+
+    try:
+        yield made
+    finally:
+        pipe.send(0)
+        process.join()
+
+
 class Clock:
     """The seconds of each part of the recorder since the last :meth:`take`."""
 
@@ -145,23 +179,24 @@ def measure_parts(kind, batch, count):
     """Print the milliseconds of each part of the recorder in audited and in later steps."""
     rows = {"audited": [], "later": []}
     totals = {"audited": [], "later": [], "without": []}
-    (plain, _), (steps, parts) = (training(kind, batch) for _ in range(2))
+    steps, parts = training(kind, batch)
     with (
         Clock().running() as clock,
+        without_recorder(kind, batch) as plain,
         tempfile.TemporaryDirectory() as folder,
         dpspec.record(Path(folder) / "run", **parts) as run,
     ):
         replays = run._training._training.replayer
         for number in range(FIRST + count):
-            for name, training_steps in (("without", plain), ("audited" if number < FIRST else "later", steps)):
-                clock.take()
-                begun, tried = time.process_time(), replays.facts.tried
-                next(training_steps)
-                spent = time.process_time() - begun
-                if replays.facts.tried == tried and number % FIRST > 1:  # not replayed, and warm
-                    totals[name].append(spent)
-                    if name != "without":
-                        rows[name].append(clock.take())
+            ((unrecorded, _),) = plain(1)
+            clock.take()
+            tried = replays.facts.tried
+            spent, _ = timed(steps)
+            if replays.facts.tried == tried and number % FIRST > 1:  # not replayed, and warm
+                totals["without"].append(unrecorded)
+                name = "audited" if number < FIRST else "later"
+                totals[name].append(spent)
+                rows[name].append(clock.take())
     print(f"{kind}, batches of {batch}, milliseconds per step: means, and medians of whole steps")
     for part in PARTS:
         means = (1e3 * statistics.fmean(row[part] for row in rows[name]) for name in rows)
@@ -174,21 +209,22 @@ def measure_parts(kind, batch, count):
 def measure(kind, batch, count):
     """Print the cost of a recording of one model."""
     seconds, first, replayed = {"without": [], "with": []}, {"without": 0.0, "with": 0.0}, []
-    with tempfile.TemporaryDirectory() as folder:
-        trainings = {name: training(kind, batch) for name in seconds}
-        where, parts = Path(folder) / "run", trainings["with"][1]
+    with tempfile.TemporaryDirectory() as folder, without_recorder(kind, batch) as plain:
+        steps, parts = training(kind, batch)
+        where = Path(folder) / "run"
         with dpspec.record(where, **parts) as run:
             replays = run._training._training.replayer
             for start in range(0, FIRST + count, TURN):
-                for name, (steps, _) in trainings.items():
-                    for _ in range(TURN):
-                        begun, tried = time.process_time(), replays.facts.tried
-                        size = next(steps)
-                        spent = time.process_time() - begun
-                        first[name] += spent if start < FIRST else 0.0
-                        if start >= FIRST:
-                            times = replayed if replays.facts.tried > tried else seconds[name]
-                            times.append(spent / max(1, size))
+                rows = [("without", *row, False) for row in plain(TURN)]
+                for _ in range(TURN):
+                    tried = replays.facts.tried
+                    row = timed(steps)
+                    rows.append(("with", *row, replays.facts.tried > tried))
+                for name, spent, size, is_replayed in rows:
+                    first[name] += spent if start < FIRST else 0.0
+                    if start >= FIRST:
+                        times = replayed if is_replayed else seconds[name]
+                        times.append(spent / max(1, size))
         size = sum(path.stat().st_size for path in where.iterdir()) / (FIRST + count)
     parameters = sum(p.numel() for p in parts["model"].parameters())
     print(f"{kind}: {parameters} parameters, batch {batch}, {torch.get_num_threads()} threads")

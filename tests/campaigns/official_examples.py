@@ -17,7 +17,15 @@ PROJECTS = {
     "opacus": Project("github.com/pytorch/opacus", "4d0ebc84613d214fbfd37fbfd1390e3747a625ce"),
     "nvflare": Project("github.com/NVIDIA/NVFlare", "f3b7c1bffdfed90338d695a67b52a46d8bc4d28c"),
     "flower": Project("github.com/adap/flower", "fdef7afb1dca3030553be302366cfd285ed6632c"),
+    "jax-privacy": Project("github.com/google-deepmind/jax_privacy", "8967688c26d46f3b74bfdfe61ef1f984b887abab"),
+    "dp-transformers": Project("github.com/microsoft/dp-transformers", "f9fae445b1d3bb28355dbaac6720c007abb974ce"),
+    "fastdp": Project("github.com/awslabs/fast-differential-privacy", "3d5cc561aa337c72f79873ccc4fe8b900b5493b5"),
+    "ctabgan": Project("github.com/Team-TUD/CTAB-GAN-Plus-DP", "6507b8a1638702ecda24e1a4dd8fddd1c40e8125"),
+    "handcrafted": Project("github.com/ftramer/Handcrafted-DP", "6568e8f74d93b5e39c5e7a612962ddf34acaa22c"),
 }
+
+#: The verdict about an example without a recording: the recorder says what is missing.
+REFUSED = "refused"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +35,7 @@ class Example:
     Attributes:
         project: Its key in ``PROJECTS``.
         script: The path in the repository; the cells of a notebook are joined.
+        modules: Folders of the repository with packages that the script imports, before installed ones.
         entry: What runs in the folder of the script: a file, or -m and a module; empty for the script.
         client: Whether the script has clients of a federation.
         records_itself: Whether a substitution imports ``dpspec.auto``, because other processes train; implies client.
@@ -39,13 +48,14 @@ class Example:
         epsilon: The claim; None for the printed epsilon, which may be from before the last step.
         delta: The delta of the claim.
         check: Further options of ``dpspec check``.
-        verdict: Of the recording.
+        verdict: Of the recording, or ``REFUSED``.
         rules: The names of exactly the rules that fire.
-        words: A regular expression that the check's output contains.
+        words: A regular expression that the check's output contains, or the recorder's if the verdict is ``REFUSED``.
     """
 
     project: str
     script: str
+    modules: Sequence[str] = ()
     entry: Sequence[str] = ()
     client: bool = False
     records_itself: bool = False
@@ -75,6 +85,25 @@ def _names(seed: int) -> dict[str, str]:
 
 _IN_HERE = ("--device", "cpu", "--data-root", ".")
 _CIFAR10 = (*_IN_HERE, "--epochs", "2", "--batch-size", "120", "--workers", "0")
+
+
+def _table() -> str:
+    """An invented table of 600 people with two classes."""
+    drawn = random.Random(3)
+    people = [(drawn.randint(18, 80), drawn.choice(["clerk", "cook", "pilot"])) for _ in range(600)]
+    rows = [f"{age},{work},{'high' if age > 45 else 'low'}" for age, work in people]
+    return "\n".join(["age,work,income", *rows, ""])
+
+
+#: Of the development version of optax, which jax-privacy's examples were written for.
+_OF_OPTAX = (
+    "from absl import app\n",
+    "from typing import Any\n\nimport optax\nfrom absl import app\n\noptax.ArrayTree = Any\n",
+    "not in optax 0.2.8",
+)
+
+#: What the recorder says about jax-privacy.
+_WORDS_OF_JAX = "jax-privacy adds the noise inside of compiled functions.*one call steps.report"
 
 #: For Lightning 2 and torchmetrics 1, which the example is older than.
 _OF_LIGHTNING = (
@@ -134,18 +163,9 @@ EXAMPLES = {
         script="examples/dcgan.py",
         stand_ins=("images",),
         arguments=(
-            "--device",
-            "cpu",
-            "--data-root",
-            ".",
-            "--epochs",
-            "4",
-            "--batch-size",
-            "16",
-            "--ndf",
-            "8",
-            "--ngf",
-            "8",
+            *_IN_HERE,
+            *("--workers", "0", "--epochs", "2", "--batch-size", "8"),
+            *("--ndf", "4", "--ngf", "4"),
         ),
         substitutions=(
             ("inplace=True", "inplace=False", "activations in place fail under backward hooks, also without dpspec"),
@@ -231,6 +251,125 @@ EXAMPLES = {
         printed=r"max_epsilon': '([\d.e+]+)'",
         verdict="deviates",
         words="accountant that starts again",
+    ),
+    "Flower with noise of the server": Example(
+        project="flower",
+        script="examples/fl-dp-sa/fl_dp_sa/client_app.py",
+        entry=("-m", "flower_in_one_process"),
+        client=True,
+        stand_ins=("partitions", "images"),
+        arguments=(
+            *("fl_dp_sa.server_app", "fl_dp_sa.client_app", "20"),
+            *("noise-multiplier=0.2", "clipping-norm=10", "num-sampled-clients=20"),
+            *("num-shares=7", "reconstruction-threshold=4"),
+        ),
+        verdict=REFUSED,
+        words="RecordedStrategy",
+    ),
+    "jax-privacy, logistic regression": Example(
+        project="jax-privacy",
+        script="examples/dp_logistic_regression.py",
+        modules=("jax_privacy",),
+        substitutions=(
+            _OF_OPTAX,
+            ("USERS = 10_000", "USERS = 2_000", "shorter"),
+            ("EXPECTED_BATCH_SIZE = 1000", "EXPECTED_BATCH_SIZE = 64", "shorter"),
+            ("ITERATIONS = 500", "ITERATIONS = 20", "shorter"),
+            ("optimal_loss + 0.2", "optimal_loss + 2.0", "fewer iterations"),
+        ),
+        verdict=REFUSED,
+        words=_WORDS_OF_JAX,
+    ),
+    "jax-privacy, transformer": Example(
+        project="jax-privacy",
+        script="examples/dp_sgd_transformer.py",
+        modules=("jax_privacy",),
+        stand_ins=("plays",),
+        substitutions=(
+            _OF_OPTAX,
+            ("max_len = 128", "max_len = 16", "shorter"),
+            ("iterations = 100", "iterations = 5", "shorter"),
+            ("expected_batch_size = 1000", "expected_batch_size = 32", "shorter"),
+            ("loss < 4.8", "loss < 8.0", "fewer iterations"),
+        ),
+        verdict=REFUSED,
+        words=_WORDS_OF_JAX,
+    ),
+    "dp-transformers": Example(
+        project="dp-transformers",
+        script="examples/nlg-reddit/sample-level-dp/fine-tune-dp.py",
+        modules=("src/dp_transformers",),
+        stand_ins=("posts",),
+        arguments=(
+            *("--output_dir", "trained", "--per_device_train_batch_size", "16", "--num_train_epochs", "1"),
+            *("--target_epsilon", "8", "--per_sample_max_grad_norm", "1.0", "--sequence_len", "16"),
+            *("--report_to", "none", "--use_cpu", "true", "--remove_unused_columns", "false"),
+        ),
+        substitutions=(
+            ("import datasets\n", "import datasets\nimport posts\n", "no download"),
+            (
+                "transformers.AutoModelForCausalLM.from_pretrained(args.model.model_name)",
+                "posts.model()",
+                "no download",
+            ),
+            ("datasets.load_dataset('reddit', split=\"train[:500000]\")", "posts.posts()", "no download"),
+            ("transformers.AutoTokenizer.from_pretrained(args.model.model_name)", "posts.tokenizer()", "no download"),
+            ("num_proc=8, ", "", "one process"),
+            ("model.cuda()", "model", "no GPU"),
+        ),
+        verdict=REFUSED,
+        words="the script made Opacus' optimizer without make_private",
+    ),
+    "fastDP": Example(
+        project="fastdp",
+        script="examples/image_classification/CIFAR_TIMM.py",
+        modules=("fastDP",),
+        stand_ins=("images", "pretrained"),
+        arguments=("--epochs", "1", "--bs", "100", "--mini_bs", "50", "--dimension", "32", "--model", "small"),
+        substitutions=(
+            ('"cuda:0"', '"cpu"', "no GPU"),
+            ("num_workers=4", "num_workers=0", "one process"),
+        ),
+        verdict=REFUSED,
+        words="fastDP clips and sums inside of backward passes",
+    ),
+    "CTAB-GAN+": Example(
+        project="ctabgan",
+        script="model/synthesizer/ctabgan_synthesizer.py",
+        modules=("model",),
+        entry=("experiment.py",),
+        substitutions=(
+            ("self.private = False", "self.private = True", "the branch with noise"),
+            ("batch_size=500", "batch_size=100", "shorter"),
+            ("epochs=150", "epochs=2", "shorter"),
+            (".cuda()", "", "no GPU"),
+        ),
+        files={
+            "people.csv": _table(),
+            "experiment.py": "from model.ctabgan import CTABGAN\n\n"
+            'synthesizer = CTABGAN("people.csv", categorical_columns=["work", "income"], mixed_columns={},\n'
+            '    general_columns=["age"], integer_columns=["age"], problem_type={"Classification": "income"})\n'
+            "synthesizer.fit()\nprint(len(synthesizer.generate_samples()))\n",
+        },
+        verdict=REFUSED,
+        words="A custom loop needs `with dpspec.record",
+    ),
+    "Handcrafted-DP": Example(
+        project="handcrafted",
+        script="cnns.py",
+        stand_ins=("images",),
+        arguments=(*("--dataset", "mnist", "--epochs", "1"), *("--batch_size", "200", "--mini_batch_size", "100")),
+        substitutions=(
+            ("import get_device, train, test", "import train, test", "it accepts a GPU only"),
+            ("device = get_device()", 'device = torch.device("cpu")', "it accepts a GPU only"),
+        ),
+        files={
+            "kymatio/torch.py": "Scattering2D = None\n",
+            "log.py": "class Logger:\n    def __init__(self, folder): pass\n"
+            "    def log_epoch(self, *values): print(*values)\n    log_scalar = log_epoch\n",
+        },
+        verdict=REFUSED,
+        words="a version of Opacus without make_private",
     ),
     "tutorial of images": Example(
         project="opacus",

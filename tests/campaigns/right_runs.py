@@ -137,7 +137,7 @@ def deviations(seeds: range) -> tuple[list[str], dict[str, Counter[float]]]:
             below[kind][1.0] += 1
             for level in LEVELS:
                 below[kind][level] += check.p_value <= level
-            below[kind][UNTESTED] += "not tested" in check.note
+            below[kind][UNTESTED] += "not tested" in check.remark
             if rejected(check, len(checks)):
                 found.append(f"seed {seed}: {check}")
     return found, below

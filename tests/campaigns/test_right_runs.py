@@ -47,8 +47,8 @@ def test_diverging_parameters_are_not_a_deviation_and_checks_report_their_limits
     monkeypatch.setattr(right_runs, "drawn", lambda seed: later)
     checks = right_runs.checks_of(7)
     assert not [c for c in checks if rejected(c, len(checks))]
-    silent = {(c.assumption, c.note.partition(", ")[0]) for c in checks if "not tested: the rounding" in c.note}
-    assert all(c.p_value == 1.0 and c.detectable is None for c in checks if "not tested" in c.note)
+    silent = {(c.assumption, c.note.partition(", ")[0]) for c in checks if "not tested: the rounding" in c.remark}
+    assert all(c.p_value == 1.0 and c.detectable is None for c in checks if c.remark)
     assert {a for a, _ in silent} == {"noise-scale", "per-layer-noise", "update", "independent-noise"}
     # No check of a bounded run is missing.
     monkeypatch.setattr(

@@ -28,6 +28,7 @@ def test_the_verdict_of_a_declared_history(dpspec, tmp_path: Path, arguments, co
     assert "above the certified interval" in " ".join(done.out.split())
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("arguments", "code"), [((), 5), (("--epsilon", 1.6), 0), (("--epsilon", 1.5), 1), (("--group-size", 2), 5)]
 )

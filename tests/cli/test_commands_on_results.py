@@ -84,7 +84,7 @@ def test_diff(dpspec, tmp_path, stored):
 
 
 def test_verify_tells_what_was_left_out_from_what_differs(dpspec, stored, monkeypatch):
-    without = result(audit(verdicts=(verdict(reason=LEFT_OUT_REASON, upper=None, lower=None),)))
+    without = result(audit(verdicts=(verdict(left_out=True, reason=LEFT_OUT_REASON, upper=None, lower=None),)))
     stored.write_text(dump(without), encoding="utf-8")
     omitted = "depends on values that this result omits"
     gone = Mismatch("demo", "the verdict of one", "proved", omitted, differs=False, claims=("one",))

@@ -22,11 +22,11 @@ from dpspec.contract import (
     Trial,
 )
 from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract.findings import CONSTANTS as NAME
 from dpspec.contract.results import AuditResult
 from dpspec.engine.calibration import calibrate_spec
 from dpspec.engine.preparing.assumptions import with_assumptions
 from dpspec.engine.preparing.prepare import Prepared
-from dpspec.engine.preparing.providers import CONSTANTS as NAME
 from dpspec.engine.preparing.providers import constants_of
 from dpspec.engine.running.conclude import conclude, with_data_size
 from dpspec.engine.running.runner import run

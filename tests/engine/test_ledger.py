@@ -194,6 +194,7 @@ def test_a_training_with_charged_bounds_is_a_guarantee_and_clients_are_no_record
     assert found.scope.unit == ("client" if federated else "record")
 
 
+@pytest.mark.ci
 def test_a_training_that_deviates_is_not_entered(tmp_path):
     plain_loop(tmp_path / "run", 60, seed=SECRET, scales=(0.5, 0.5))
     (audit,) = check_run(tmp_path / "run", RunClaim(delta=1e-7)).audits

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from support import counting
 from support.forger.bench import Bench
-from support.forger.pairs import LEFT_OUT
 from support.record_files import unbundle
 from support.specs import loaded, written
 
@@ -59,6 +58,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+#: Of a verdict that depends on an omitted number.
+LEFT_OUT: dict[str, Any] = {"left_out": True, "reason": LEFT_OUT_REASON}
+
+
 @pytest.fixture(scope="module")
 def document(folder: Path) -> Document:
     result = result_of(SPEC, folder)
@@ -98,12 +101,12 @@ def differing(document: Document) -> list[str]:
         (lambda a: a.update(cell={"mechanism.noise_multiplier": 1.0}), "cell"),
         (lambda a: a.update(cell={"mechanism.nonsense": 1.0}), "cell"),
         (
-            lambda a: a["verdicts"][1].update(verdict="proved", expected=False, reason=LEFT_OUT_REASON),
+            lambda a: a["verdicts"][1].update(verdict="proved", expected=False, **LEFT_OUT),
             "the verdict of low",
         ),
-        (lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, text="accuracy >= 0.99"), "verdicts[2].text"),
-        (lambda a: a["verdicts"][2].update(reason=LEFT_OUT_REASON, expected=False), "verdicts[2].expected"),
-        (lambda a: a["verdicts"].append({**a["verdicts"][2], "claim": "more", "reason": LEFT_OUT_REASON}), "verdicts"),
+        (lambda a: a["verdicts"][2].update(**LEFT_OUT, text="accuracy >= 0.99"), "verdicts[2].text"),
+        (lambda a: a["verdicts"][2].update(**LEFT_OUT, expected=False), "verdicts[2].expected"),
+        (lambda a: a["verdicts"].append({**a["verdicts"][2], "claim": "more", **LEFT_OUT}), "verdicts"),
     ],
 )
 def test_an_edited_audit_is_named(document: Document, edit: Callable[[Document], object], named: str) -> None:
@@ -153,7 +156,7 @@ def verdict_of(document: Any, claim: str) -> Any:
 def test_where_the_data_is_public_more_cannot_have_been_left_out_unseen(bench: Bench, left_out: Any) -> None:
     document = json.loads(codec.dump(bench.result("group", trained=True)))
     document["audits"][0]["left_out"] = left_out
-    verdict_of(document, "two").update(verdict="supported", reason=LEFT_OUT, upper=None, upper_finding=None)
+    verdict_of(document, "two").update(verdict="supported", **LEFT_OUT, upper=None, upper_finding=None)
     ended, _ = bench.ends(json.dumps(document), str(bench.folder / "store"))
     assert ended == "objected"
     assert bench.ends(json.dumps(document), "nowhere")[0] in ("objected", "not recomputed")
@@ -163,7 +166,7 @@ def test_a_metric_that_was_left_out_is_not_as_recorded(bench: Bench) -> None:
     shown = redact(bench.result("group", trained=True, public=False))
     document = json.loads(codec.dump(shown))
     verdict = verdict_of(document, "useful")
-    assert verdict["reason"] == LEFT_OUT
+    assert verdict["reason"] == LEFT_OUT_REASON
     other = "supported" if verdict["verdict"] == "refuted" else "refuted"
     verdict["verdict"] = other
     ended, said = bench.ends(json.dumps(document), "nowhere")
@@ -440,7 +443,7 @@ def test_a_store_with_half_of_the_trials_recomputes_no_omitted_value(tmp_path: P
 def test_an_omitted_value_leaves_one_end_of_an_interval(whole: Result) -> None:
     left = redact(whole)
     (audit,) = left.audits
-    edited = dataclasses.replace(audit.verdicts[0], reason=LEFT_OUT_REASON, p_value=None)
+    edited = dataclasses.replace(audit.verdicts[0], **LEFT_OUT, p_value=None)
     assert edited.lower is not None
     assert edited.upper is not None
     forged = dataclasses.replace(left, audits=(dataclasses.replace(audit, verdicts=(edited, *audit.verdicts[1:])),))

@@ -19,7 +19,7 @@ def test_hidden_values_go_with_what_repeats_them(result):
     assert [v.lower_finding for v in after.verdicts] == [5, None, None, 5, None, None]
     hidden = after.verdicts[4]
     assert (hidden.upper, hidden.upper_finding, hidden.provable) == (None, None, None)
-    assert (hidden.reason, hidden.verdict) == (LEFT_OUT_REASON, "proved")
+    assert (hidden.reason, hidden.left_out, hidden.verdict) == (LEFT_OUT_REASON, True, "proved")
 
 
 def test_lower_ends_evidence_and_internal_values_go_too(result):

@@ -90,7 +90,7 @@ def beyond(refuted_by: str | None = None, **changes: object) -> AuditResult:
 
 MISSED = factory.verdict("high", verdict="open", expect=("refuted",), expected=False)
 CONTRADICTED = dataclasses.replace(beyond().verdicts[0], verdict="contradicted")
-HIDDEN = control(reason=LEFT_OUT_REASON, lower=None, lower_finding=None)
+HIDDEN = control(left_out=True, reason=LEFT_OUT_REASON, lower=None, lower_finding=None)
 BY_THEORY = "1 of 1 negative control was refuted, by a certified bound, which does not test the attack."
 DETECTED = "1 of 1 negative control was refuted: the audit detects such violations."
 

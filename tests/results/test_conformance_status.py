@@ -12,6 +12,7 @@ from support.specs import document
 
 from dpspec.contract import Assumption, Check, Scope
 from dpspec.contract.catalog import Catalog
+from dpspec.contract.findings import CONSTANTS
 from dpspec.contract.results import AuditResult, Result
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.running.runner import run
@@ -19,13 +20,13 @@ from dpspec.engine.storage.trial_store import Store
 from dpspec.engine.verify import verify
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
-from dpspec.results.conformance_status import CONSTANTS, conformance_of, join_checks, missing
+from dpspec.results.conformance_status import conformance_of, join_checks, missing
 from dpspec.results.redact import redact
 from dpspec.training.providers import NATIVE_CONSTANTS
 
 PROMISED = [audits.check(1.0, "noise-scale"), audits.check(1.0, "sampling", observed="reported", note="rate, phase 1")]
 FINE, BAD = [audits.check(0.3), audits.check(1e-5)], [audits.check(0.3), audits.check(0.0)]
-ABSTAINS = [audits.check(1.0, detectable=None, note="not tested")]
+ABSTAINS = [audits.check(1.0, detectable=None, remark="not tested")]
 
 
 @pytest.mark.parametrize(
@@ -55,12 +56,10 @@ def test_status_and_expectation(made, promised, executed, expect, status, expect
 
 def test_a_check_keeps_one_promise_of_its_assumption_source_and_note() -> None:
     promise = audits.check(1.0, note="in each layer")
-    kept = [
-        dataclasses.replace(promise, p_value=0.3, test="another", note=f"in each layer{more}") for more in ("", ", x")
-    ]
+    kept = [dataclasses.replace(promise, p_value=0.3, test="another", remark=remark) for remark in ("", "x")]
     assert [missing([promise], [made]) for made in kept] == [(), ()]
     others = [
-        dataclasses.replace(promise, note="in each layer that was looked at"),
+        dataclasses.replace(promise, note="in each layer, x"),
         dataclasses.replace(promise, observed="reported"),
         dataclasses.replace(promise, assumption="sampling"),
     ]

@@ -12,7 +12,7 @@ from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check, Facts
 from dpspec.contract.executed import ExecutedPhase
 from dpspec.contract.findings import Channel
-from dpspec.contract.results import UNKNOWN, AuditResult, Conformance, Result
+from dpspec.contract.results import AuditResult, Conformance, Result
 from dpspec.errors import ExitCode
 from dpspec.json_records import write
 from dpspec.language.load import from_document
@@ -22,7 +22,6 @@ from dpspec.results import codec
 from dpspec_recording.judge import check
 from dpspec_recording.judge.bounds import ScheduleBounds, ScheduleEpsilon
 from dpspec_recording.judge.canaries import CanaryBound, canary_bound
-from dpspec_recording.judge.combined_checks import SEPARATOR
 from dpspec_recording.judge.executed_run import RecordedRuns, observe
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.run_claim import RunClaim as Question
@@ -115,9 +114,7 @@ class CheckedRun:
 
     @property
     def rejected(self) -> set[str]:
-        """The names of the rejecting tests, without the word "exact"."""
-        names = [one.test.removesuffix(", exact") for one in self.checks if one.p_value <= 1e-9]
-        return {name for joined in names for name in joined.split(SEPARATOR)}
+        return {name for one in self.checks if one.p_value <= 1e-9 for name in one.tests}
 
     @cached_property
     def tests(self) -> tuple[Check, ...]:
@@ -157,4 +154,4 @@ class CheckedRun:
     def assumptions(self) -> tuple[Assumption, ...]:
         spec = from_document(check.document_of(self.path, self.question), load_catalog())
         found = RecordedRuns.read(spec, Facts(records=1, features=1, classes=2, shape=(1,)))
-        return tuple(dataclasses.replace(one, name=one.name.removesuffix(UNKNOWN)) for one in found.assumptions)
+        return tuple(dataclasses.replace(one, settled=False) for one in found.assumptions)

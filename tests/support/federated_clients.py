@@ -18,6 +18,27 @@ FEATURES, RECORDS, BATCH = 6, 200, 20
 
 #: Faults of a federation by name.
 STATE_WITHOUT_NOISE, ACCOUNTANT_PER_ROUND, PLAIN_STEPS = "state without noise", "accountant per round", "plain steps"
+RECORDS_IN_STATE = "records in the averaged state"
+
+
+class FeatureMeans(nn.Module):
+    """Passes records on, and keeps a moving average of them in a buffer, which a server averages like weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("means", torch.zeros(FEATURES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The records as they are."""
+        if self.training and len(x):
+            self.means = 0.9 * self.means + 0.1 * x.detach().mean(0)
+        return x
+
+
+def new_model(fault: str = "") -> nn.Sequential:
+    """The model of a federation, whose clients have the fault."""
+    first = [FeatureMeans()] if fault == RECORDS_IN_STATE else []
+    return nn.Sequential(*first, nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
 def plain_steps(model: nn.Module, data: TensorDataset, steps: int = 3) -> None:
@@ -41,7 +62,7 @@ class Client:
 
     def train(self, weights: dict[str, Tensor], epochs: int = 1) -> dict[str, Tensor]:
         """The weights after the private steps of one round."""
-        model = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2))
+        model = new_model(self.fault)
         model.load_state_dict(weights)
         if self.fault == PLAIN_STEPS and self.accountant is not None:
             plain_steps(model, self.data)
@@ -63,7 +84,7 @@ class Client:
                 optimizer.step()
         sent = copy.deepcopy(private._module.state_dict())
         if self.fault == STATE_WITHOUT_NOISE:  # what the client sends besides was trained without noise
-            other = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2))
+            other = new_model()
             other.load_state_dict(sent)
             plain_steps(other, self.data)
             sent = copy.deepcopy(other.state_dict())
@@ -71,11 +92,13 @@ class Client:
 
 
 def clients_with(count: int, fault: str = "") -> list[Client]:
-    """Clients with records of their own; the first one has the fault."""
+    """Clients with records of their own; the first one has the fault, or all have it if it is one of their model."""
     clients = []
     for number in range(count):
         x = torch.randn(RECORDS, FEATURES)
-        clients.append(Client(TensorDataset(x, (x[:, 0] > 0).long()), fault if number == 0 else ""))
+        clients.append(
+            Client(TensorDataset(x, (x[:, 0] > 0).long()), fault if number == 0 or fault == RECORDS_IN_STATE else "")
+        )
     return clients
 
 
@@ -86,6 +109,6 @@ def average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def federation(clients: list[Client], rounds: int, server: Callable[..., dict[str, Tensor]] = average) -> None:
     """All clients train in each round from the server's weights."""
-    weights = nn.Sequential(nn.Linear(FEATURES, 8), nn.Tanh(), nn.Linear(8, 2)).state_dict()
+    weights = new_model(clients[-1].fault).state_dict()
     for _ in range(rounds):
         weights = server([client.train(weights) for client in clients])

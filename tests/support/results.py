@@ -46,7 +46,7 @@ def audit(name: str = "demo", **changes: Any) -> AuditResult:
         name=name,
         source="specs/demo.yaml",
         digest="0" * 64,
-        document=FrozenMap({"dpspec": 1, "name": name}),
+        document=FrozenMap({"dpspec": 1, "name": name.partition("[")[0]}),
         cell=FrozenMap(),
         facts=Facts(records=10, features=2, classes=2, shape=(2,), digest="d"),
         verdicts=(verdict(),),

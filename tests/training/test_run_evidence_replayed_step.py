@@ -113,7 +113,7 @@ def test_what_is_random_without_noise_is_not_tested() -> None:
 
     (check,) = checks(replayed_step(Shaken(), job()))
     assert (check.p_value, check.detectable) == (1.0, None)
-    assert "not tested: a step without noise is not always the same" in check.note
+    assert "not tested: a step without noise is not always the same" in check.remark
 
 
 @pytest.mark.ci
@@ -139,7 +139,7 @@ def test_what_rounding_hides_is_not_tested() -> None:
     made = job(options=FrozenMap({"learning_rate": 1e-6, "reduction": "mean"}))
     (check,) = checks(replayed_step(dependent.Divisor(), made))
     assert (check.p_value, check.detectable) == (1.0, None)
-    assert "not tested: the rounding" in check.note
+    assert "not tested: the rounding" in check.remark
 
 
 def test_a_backend_that_refuses_such_a_step_and_three_records_are_not_tested() -> None:

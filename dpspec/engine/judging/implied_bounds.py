@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dpspec.contract import Finding
-from dpspec.contract.results import SOURCE
 from dpspec.decimals import exact, lower, upper
 from dpspec.results.evidence_weight import Pair, covers, group_size, implied_pairs, polygon, proven_bound
 from dpspec.results.inequalities import Part
@@ -62,7 +61,7 @@ def _applies(high: Finding, low: Finding) -> bool:
 
 def _run(finding: Finding) -> tuple[str, bool]:
     """The mechanism that a finding is about: a recorded schedule may differ from the declared one."""
-    return finding.scope.pipeline, finding.source.startswith(SOURCE)
+    return finding.scope.pipeline, finding.recorded
 
 
 def _above_curve(low: Finding, pairs: Sequence[Pair]) -> bool:

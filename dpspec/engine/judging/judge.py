@@ -207,7 +207,7 @@ class ClaimEvaluator:
                     if assumption.status == "unchecked" and recording.incomplete:
                         return recording.incomplete
                     if assumption.status in ("false", "unchecked"):
-                        name = assumption.name.removesuffix("-unknown")
+                        name = assumption.name
                         channel = next((c.name for c in recording.channels if name in c.sources), "")
                         how = "violated" if assumption.status == "false" else "open"
                         sentence_start = f"The channel {channel} is {how}" if channel else f"An assumption is {how}"

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from dpspec.contract import Assumption, Evidence, Finding, Outcome, Spec, is_privacy_quantity
 from dpspec.contract.catalog import Offered
+from dpspec.contract.findings import CONSTANTS
 from dpspec.engine.preparing.model import chosen_weights, weights_path
-from dpspec.engine.preparing.providers import CONSTANTS
 from dpspec.stats.attacks.methods import method_of
 
 PUBLIC = Assumption(

@@ -15,6 +15,7 @@ from dpspec import decimals
 from dpspec.contract import Assumption, DataError, DataSource, Facts, Finding, ModelError, ModelFactory, Series
 from dpspec.contract.audit import NO_TRIALS, Audit, Plan
 from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract.findings import WEAKEST_FIRST
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.spec import Spec
 from dpspec.data.source import LOADING_BYTES, LOADING_SECONDS
@@ -32,9 +33,6 @@ from dpspec.registry.loader import is_foreign, made, resolve
 
 #: Memory for loading rows below which the free memory is not checked.
 _UNCHECKED_BYTES = 2**28
-
-#: Statuses of constants, the weakest first.
-_WEAKEST = ("false", "unchecked", "reported", "declared", "not-rejected", "by-construction")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,7 +141,7 @@ def prepare(spec: Spec, catalog: Catalog, *, recorded: Facts | None = None) -> P
             raise SpecError([locate(d, spec.origin) for d in at_component]) from None
     if components:
         audit = audit.compose(components)
-        constants = min((c.constants for c in components), key=lambda stated: _WEAKEST.index(stated.status))
+        constants = min((c.constants for c in components), key=lambda stated: WEAKEST_FIRST.index(stated.status))
     problems = [
         *refusals(spec, facts, source, providers, catalog),
         *audit.check(spec, facts),

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from dpspec.contract import Assumption, Backend
 from dpspec.contract.catalog import Catalog, Offered
+from dpspec.contract.findings import CONSTANTS
 from dpspec.contract.frozen import FrozenMap
 from dpspec.contract.noise import noises_of
 from dpspec.contract.results import RunFolders
@@ -13,9 +14,6 @@ from dpspec.contract.sampling import OWN_SCHEMES, SCHEMES
 from dpspec.contract.spec import Section, Spec
 from dpspec.errors import PluginError
 from dpspec.registry.loader import CORE_KEYS, made, misbehaved, resolve
-
-#: The assumption of findings that a backend's statement is about.
-CONSTANTS = "data-independent-hyperparameters"
 
 #: Statuses of a plugin's statement about itself that become ``reported``.
 _CAPPED = ("by-construction", "not-rejected", "declared")

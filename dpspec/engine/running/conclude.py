@@ -14,6 +14,7 @@ from typing import TypeVar, get_args
 
 from dpspec.contract import Check, Evidence, Finding, Outcome, Plan, Power, Series, Trial
 from dpspec.contract.findings import Rigor
+from dpspec.contract.results import REJECTED
 from dpspec.engine.judging.claim_tests import Concluded
 from dpspec.engine.judging.judge import judge
 from dpspec.engine.preparing.assumptions import with_assumptions
@@ -113,10 +114,6 @@ def planned_tests(claim_kinds: Iterable[str], planned_trials: int, power: Sequen
     return attacks * sum(kind in PRIVACY_KINDS for kind in claim_kinds)
 
 
-#: Verdicts of claims that the attack decides.
-_REJECTED = ("refuted", "contradicted")
-
-
 def stopped_plan(audit: AuditState, trials: Mapping[int, Trial], tests: int, *, judged_chunks: int = 0) -> Plan:
     """The plan up to the first chunk after which all privacy claims are proved or refuted, at least one by the attack.
 
@@ -139,7 +136,7 @@ def stopped_plan(audit: AuditState, trials: Mapping[int, Trial], tests: int, *, 
         concluded = conclude(replace(audit, bounds=bounds), [trials[index] for index in indices])
         (judged,) = judge([replace(concluded, checks=(), promised=(), tests=tests)])
         names = [verdict.verdict for verdict in judged.verdicts if verdict.kind in PRIVACY_KINDS]
-        if any(name in _REJECTED for name in names) and all(name in ("proved", *_REJECTED) for name in names):
+        if any(name in REJECTED for name in names) and all(name in ("proved", *REJECTED) for name in names):
             note = f"stopped after {len(indices)} of {plan.trials} trials, which decide all privacy claims"
             return replace(plan, chunks=plan.chunks[:number], notes=(*plan.notes, note))
     return plan

@@ -459,7 +459,7 @@ def _tests(checks: Sequence[Check], *, rejected: bool, title: str) -> Table:
 def _check(check: Check) -> tuple[str, ...]:
     declared = "" if check.declared is None else decimals.given(check.declared)
     measured = "" if check.measured is None else decimals.nearest(check.measured)
-    name = f"{check.assumption}, {check.note}" if check.note else check.assumption
+    name = f"{check.assumption}, {check.subject}" if check.subject else check.assumption
     limit = "" if check.detectable is None else words.detection_limit(check.detectable)
     return name, check.test, decimals.upper(check.p_value, digits=2), declared, measured, check.observed, limit
 

@@ -147,8 +147,7 @@ def _facts(audit: AuditResult, recording: ExecutedSection, internal: bool) -> It
     if not bad:
         yield audit.conformance.reason
         return
-    tests = [name for check in bad for name in check.test.removesuffix(", exact").split("; ")]
-    names = list(dict.fromkeys(tests))
+    names = list(dict.fromkeys(name for check in bad for name in check.tests or (check.test,)))
     if internal or not recording.faults:
         yield from (words.check(check) for check in bad) if internal else names[:_MOST_CHECKS]
         return

@@ -219,7 +219,8 @@ def evenness(drawn: Drawn) -> Outcome:
     _sampling,
     compares="inclusions per record",
     evidence="sum over records of squared numbers of inclusions",
-    null="Chernoff: independent binomial numbers, or negatively associated ones (upper tail)",
+    null="Chernoff, upper tail",
+    reason="independent binomial numbers, or negatively associated ones",
     detects="numbers of inclusions that vary more or less",
     limit_of="other-quantity",
 )

@@ -214,7 +214,8 @@ def evenness(epochs: int, spread: float, records: int, epoch_steps: int) -> Meas
         ratio = bisect(rejects, even, 1.0, within=1e-3)[0]
         detectable = max(0.0, 1.0 - ratio * half / float(special.gammaincinv(half, POWER)))
     p_value = _lower_tail(epochs, spread, records, epoch_steps)
-    return Measurement("spread of batch sizes within epochs, lower tail", 1.0, spread / mean, p_value, detectable)
+    test = "spread of batch sizes within epochs"
+    return Measurement(test, 1.0, spread / mean, p_value, detectable, details="lower tail")
 
 
 @lru_cache(maxsize=1024)

@@ -27,9 +27,10 @@ LimitOf: TypeAlias = Literal["all-steps", "one-step", "other-quantity"]
 class Measurement:
     """The outcome of one test.
 
-    ``test`` may end with a comma and details of the run. ``p_value`` is 0 if it underflows. ``detectable`` is the
-    smallest relative deviation that is rejected at ``LEVEL`` with probability ``POWER``; None without any.
-    ``is_exact``: whether the test has no randomness. ``name`` identifies the deviation, if a row has several.
+    ``details`` follow the test's name in its check: the tail, or the layer of this run. ``p_value`` is 0 if it
+    underflows. ``detectable`` is the smallest relative deviation that is rejected at ``LEVEL`` with probability
+    ``POWER``; None without any. ``is_exact``: whether the test has no randomness. ``name`` identifies the deviation,
+    if a row has several.
     """
 
     test: str
@@ -39,11 +40,18 @@ class Measurement:
     detectable: float | None
     is_exact: bool = False
     name: str = ""
+    details: str = ""
+
+    @property
+    def title(self) -> str:
+        """The test with its details: ``chi-square, two-sided``."""
+        return f"{self.test}, {self.details}" if self.details else self.test
 
     def check(self, assumption: str, observed: Observed, note: str, null: str = "") -> Check:
         return Check(
             assumption=assumption,
-            test=f"{self.test}, exact" if self.is_exact else self.test,
+            test=f"{self.title}, exact" if self.is_exact else self.title,
+            tests=(self.title,),
             p_value=self.p_value,
             observed=observed,
             declared=self.declared,
@@ -51,6 +59,10 @@ class Measurement:
             detectable=self.detectable,
             note=note,
         )
+
+    def promise(self, check: Check) -> Check:
+        """The check as a plan promises it: without details and without values of a run."""
+        return replace(check, test=self.test, tests=(self.test,), p_value=1.0, declared=None, measured=None)
 
 
 @dataclass(frozen=True)
@@ -60,9 +72,19 @@ class Abstention:
     reason: str
 
     def check(self, assumption: str, observed: Observed, note: str, null: str) -> Check:
-        """The reason follows the planned ``note``, by which a plan recognizes the check."""
-        test, text = null.partition(":")[0], f"{note}, not tested: {self.reason}"
-        return Check(assumption=assumption, test=test, p_value=1.0, observed=observed, note=text)
+        return Check(
+            assumption=assumption,
+            test=null,
+            tests=(null,),
+            p_value=1.0,
+            observed=observed,
+            note=note,
+            remark=f"not tested: {self.reason}",
+        )
+
+    def promise(self, check: Check) -> Check:
+        """The check as it is: it has no value of a run."""
+        return check
 
 
 #: None if a run has no evidence for the test.
@@ -75,7 +97,7 @@ class Row:
 
     A plan promises a check by ``assumption``, ``observed`` and the note ``compares``. With ``of_batches`` the test
     takes one phase whose sampling scheme names the check, else all runs. ``rows``: whether the evidence depends on the
-    rows. ``limit_of``: the deviation that ``detectable`` measures.
+    rows. ``limit_of``: the deviation that ``detectable`` measures. ``reason``: why ``null`` holds, if that is unclear.
     """
 
     test: Callable[..., Outcome] = field(kw_only=False)
@@ -88,6 +110,7 @@ class Row:
     of_batches: bool = False
     rows: bool = False
     limit_of: LimitOf = "all-steps"
+    reason: str = ""
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ def lower_tail(squares: float, count: int) -> Measurement:
     _check(squares, count)
     scale, p_value = math.sqrt(squares / count), math.exp(log_lower_tail(squares, count))
     detectable = _shortfall(LEVEL, count, max(0.0, squares - count))
-    return Measurement("chi-square, lower tail", 1.0, scale, p_value, detectable)
+    return Measurement("chi-square", 1.0, scale, p_value, detectable, details="lower tail")
 
 
 def two_sided(squares: float, count: int, *, absolute: bool = False) -> Measurement:
@@ -53,7 +53,7 @@ def two_sided(squares: float, count: int, *, absolute: bool = False) -> Measurem
     high = float(special.gammaincc(0.5 * count, 0.5 * squares))
     scale, p_value = math.sqrt(squares / count) ** power, min(1.0, 2.0 * min(low, high))
     detectable = (1.0 + detectable) ** power - 1.0 if absolute else detectable
-    return Measurement("chi-square, two-sided", 1.0, scale, p_value, detectable)
+    return Measurement("chi-square", 1.0, scale, p_value, detectable, details="two-sided")
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def least_coordinate(least: float, steps: int, count: int) -> Measurement:
     """
     _check(least, steps)
     _, quiet = quietest({"": (least, steps)}, count)
-    return replace(quiet, test="chi-square of the quietest coordinate")
+    return replace(quiet, test="chi-square of the quietest coordinate", details="")
 
 
 def quietest(squares_by_part: Mapping[str, tuple[float, int]], steps: int = 1) -> tuple[str, Measurement]:
@@ -243,7 +243,7 @@ def drift(
     measured = declared + (total / unit if unit > 0.0 else 0.0)
     ratio = max(variance, least) / least
     if ratio > _LARGEST:  # the model diverged
-        return Measurement(test, declared, measured, p_value=1.0, detectable=None)
+        return Measurement(test, declared, measured, p_value=1.0, detectable=None, details="Freedman")
     point = max(0, math.ceil(math.log(ratio) / math.log(_RATIO) - 1e-9))
     v = least * _RATIO**point
     log_weight = math.log(2.0 * (point + 1) * (point + 2) * tried)
@@ -252,7 +252,8 @@ def drift(
     needed = log_weight - math.log(LEVEL)
     threshold = needed / 3.0 + math.sqrt(needed * needed / 9.0 + 2.0 * needed * v)
     detectable = (threshold + float(special.ndtri(POWER)) * math.sqrt(v)) / unit if unit > 0.0 else None
-    return Measurement(test, declared, measured, min(1.0, math.exp(log_weight - exponent)), detectable)
+    p_value = min(1.0, math.exp(log_weight - exponent))
+    return Measurement(test, declared, measured, p_value, detectable, details="Freedman")
 
 
 #: Name of the test of layers.

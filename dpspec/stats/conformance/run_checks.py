@@ -97,7 +97,8 @@ def _unusual(counts: Sequence[int | None], declared: int) -> int:
     assumption="noise-scale",
     compares="relative to the declared scale, from released models",
     evidence="squared residuals in directions that no canary uses, over all steps",
-    null="chi-square, lower tail: everything else in a residual only adds to it",
+    null="chi-square, lower tail",
+    reason="everything else in a residual only adds to it",
     detects="less noise at all steps",
 )
 def released_noise(runs: Runs) -> Outcome:
@@ -144,7 +145,7 @@ def noise_of_parts(runs: Runs) -> Outcome:
         sums = {name: [run_layers[name] for run_layers in layers] for name in layers[0]}
         totals = {name: (sum(s.total for s in layer), sum(s.degrees for s in layer)) for name, layer in sums.items()}
         name, quiet = noise_tests.quietest(totals)
-        quiet = replace(quiet, test=f"{quiet.test}, {name}")
+        quiet = replace(quiet, details=name)
     quietest = [(run.coordinates, steps) for run, steps in everywhere]
     least = (noise_tests.least_coordinate(sums.least, steps, sums.count) for sums, steps in quietest)
     return of_several([quiet, the_worst(least)])
@@ -155,7 +156,8 @@ def noise_of_parts(runs: Runs) -> Outcome:
     assumption="update",
     compares="relative to rate * sum of clipped gradients",
     evidence="residuals along the expected update",
-    null="Freedman: a martingale of known conditional variance",
+    null="Freedman",
+    reason="a martingale of known conditional variance",
     detects="a longer or shorter mean update",
 )
 def update(runs: Runs) -> Outcome:
@@ -167,7 +169,7 @@ def update(runs: Runs) -> Outcome:
         sum(run.variance for run in directions),
         sum(run.least for run in directions),
         sum(run.drift.unit for run in directions),
-        test="residuals along the expected update, Freedman",
+        test="residuals along the expected update",
         declared=1.0,
     )
 
@@ -189,7 +191,7 @@ def released_noise_at_lags(runs: Runs) -> Outcome:
     measured = []
     for run, steps in several:
         sums = _less(run.lag.total, run.rounding), run.variance, run.least, run.lag.unit
-        test, tried = "residuals of steps at the worst lag, Freedman", max(1, noise_tests.tested_lags(steps))
+        test, tried = "residuals of steps at the worst lag", max(1, noise_tests.tested_lags(steps))
         measurement = noise_tests.drift(*sums, test=test, tried=tried)
         possible = (measurement.detectable or 0.0) <= 1.0  # no correlation is above 1
         measured.append(measurement if possible else replace(measurement, detectable=None))

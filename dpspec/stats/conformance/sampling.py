@@ -65,14 +65,15 @@ def inclusions(included: int, chances: int, rate: float) -> Measurement:
     """
     p_value = 2.0 * min(binomial.at_most(included, chances, rate), binomial.at_least(included, chances, rate))
     detectable = detectable_rate(chances, rate, 0.5 * LEVEL)
-    return Measurement("binomial, two-sided", rate, included / chances, min(1.0, p_value), detectable)
+    return Measurement("binomial", rate, included / chances, min(1.0, p_value), detectable, details="two-sided")
 
 
 def mean_size(steps: int, total: int, law: TruncatedSize) -> Measurement:
     """Test the mean of ``steps`` sizes with sum ``total`` by twice Chernoff's bound."""
     p_value = min(1.0, 2.0 * min(law.below(total, steps), law.above(total, steps)))
     detectable = law.detectable(total, 0.5 * LEVEL, steps)
-    return Measurement("mean of truncated batch sizes, two-sided", law.mean, total / steps, p_value, detectable)
+    test = "mean of truncated batch sizes"
+    return Measurement(test, law.mean, total / steps, p_value, detectable, details="two-sided")
 
 
 def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measurement:
@@ -89,7 +90,7 @@ def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measur
     if law.variance > 0.0:
         ratio, p_value = spread / (steps * law.variance), law.spread(spread, steps, -1.0)
     detectable = 1.0 - low / typical if is_detectable and low > 0.0 else None
-    return Measurement("variance of batch sizes, lower tail", 1.0, ratio, p_value, detectable)
+    return Measurement("variance of batch sizes", 1.0, ratio, p_value, detectable, details="lower tail")
 
 
 def record_spread(records: int, total: int, squares: int, steps: int, rate: float) -> Measurement:
@@ -107,7 +108,7 @@ def record_spread(records: int, total: int, squares: int, steps: int, rate: floa
         detectable = max(1.0 - low / typical_low, high / typical_high - 1.0)
     ratio = spread / (records * law.variance)
     p_value = min(1.0, 2.0 * min(law.spread(spread, records, -1.0), law.spread(spread, records, 1.0)))
-    return Measurement("variance of inclusions per record, two-sided", 1.0, ratio, p_value, detectable)
+    return Measurement("variance of inclusions per record", 1.0, ratio, p_value, detectable, details="two-sided")
 
 
 def _spread(number: int, total: int, squares: int, mean: float) -> float:
@@ -135,9 +136,9 @@ def record_excess(records: int, above: float, steps: int, rate: float) -> Measur
     for both. ``measured`` is the mean of f.
     """
     law = TruncatedSize(steps, rate, steps)
-    test, mean = "excess of inclusions per record, upper tail", law.moments_of_excess()[0]
+    test, mean = "excess of inclusions per record", law.moments_of_excess()[0]
     detectable = _detectable_excess(records, steps, rate)
-    return Measurement(test, mean, above / records, law.excess(above, records), detectable)
+    return Measurement(test, mean, above / records, law.excess(above, records), detectable, details="upper tail")
 
 
 @lru_cache(maxsize=1024)

@@ -99,9 +99,13 @@ def checks(
     return of_runs(read.phases, read.runs, privacy=privacy)
 
 
-def counted(phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]) -> Iterator[Check]:
+def counted(
+    phases: Sequence[FrozenMap], evidence: Sequence[FrozenMap]
+) -> Iterator[tuple[Measurement | Abstention, Check]]:
+    """The outcomes of the rows about the number of steps, with their checks."""
     read = Runs.read(phases, evidence)
-    return of_runs(read.phases, read.runs, [row for row in TABLE if row.assumption == "steps"])
+    of_steps = outcomes(read.phases, read.runs, [row for row in TABLE if row.assumption == "steps"])
+    return ((outcome, check) for _, outcome, check in of_steps)
 
 
 def of_runs(
@@ -179,9 +183,8 @@ def foresee(run: Run) -> Iterator[Check]:
     Gradients are as long as the clip norm, the worst case.
     """
     runs = [as_declared(run)] * run.trials
-    for check in of_runs([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
-        test = check.test.partition(", ")[0]
-        yield replace(check, test=test, p_value=1.0, declared=None, measured=None)
+    for _, outcome, check in outcomes([Phase.of(phase) for phase in run.phases], runs, privacy="public"):
+        yield outcome.promise(check)
 
 
 def as_declared(run: Run) -> RunEvidence:

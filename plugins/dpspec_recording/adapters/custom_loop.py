@@ -5,7 +5,7 @@ Reports are kept until ``run.stepped()`` ends the step. The optimizer of the loo
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,12 +17,12 @@ from dpspec.errors import UsageError
 from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.step_record import UNSEEN
-from dpspec_recording.parts import Parts
+from dpspec_recording.parts import Parts, checked_declaration
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.probe import Events, Training
 from dpspec_recording.step_replay.calls import Pauses
 from dpspec_recording.step_replay.custom_loop import ReplayedLoop
-from dpspec_recording.watching.arrays import ReportedUpdates
+from dpspec_recording.watching.arrays import ReportedUpdates, tensor_of, tensors_of
 from dpspec_recording.watching.step_hooks import attach_step_hooks
 
 
@@ -85,8 +85,57 @@ class CustomLoop(Adapter):
             if self._training.is_recording():
                 self._replays.begin()
 
-    def report(self, quantity: str, reported: Tensor | Iterable[Tensor]) -> None:
-        """Keep the noise or the sum that the loop reports."""
+    def sampled(self, indices: Any) -> None:
+        """The loop reports the numbers of drawn records."""
+        with self.unobserved():
+            if isinstance(indices, Tensor):
+                self.step.indices.append(indices)
+                indices = indices.detach().cpu()
+            drawn = np.asarray(indices if hasattr(indices, "__array__") else list(indices))
+            drawn = drawn.reshape(-1).astype(np.int64)
+            if len(drawn) and drawn.min() < 0:
+                raise UsageError(f"sampled got the number {drawn.min()}: omit places that only fill a batch")
+            planted = self._parts.planted
+            present = drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64)
+            self.step.members.append(present)
+
+    def clipped(self, norms: Any, unclipped: Any) -> None:
+        """The loop reports norms after clipping, and those before it unless ``unclipped`` is None."""
+        with self.unobserved():
+            clipped_norms = _norms(norms)
+            self.step.norms.append(clipped_norms)
+            if unclipped is not None:
+                self.step.unclipped_norms.append(_norms(unclipped))
+            self.step.add_rows(clipped_norms.numel())
+
+    def noised(self, noise: Any) -> None:
+        """The loop reports its noise."""
+        _require_once("noised", self.step.noised)
+        with self.unobserved():
+            self._keep("noise", tensors_of(noise))
+        self.step.noised = True
+
+    def summed(self, total: Any) -> None:
+        """The loop reports its sum."""
+        _require_once("summed", self.step.summed)
+        with self.unobserved():
+            self._keep("the sum", tensors_of(total))
+        self.step.summed = True
+
+    def stepped(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
+        """The loop reports that the parameters moved."""
+        with self.unobserved():
+            self._move(parameters, gradients)
+        if self._training is not None:
+            self._training.guarded(self._end_step)
+        self.begin_step()
+
+    def declare(self, declaration: Mapping[str, Any]) -> None:
+        """The loop changes intentions; None leaves one."""
+        self.declared |= {key: value for key, value in checked_declaration(declaration).items() if value is not None}
+
+    def _keep(self, quantity: str, reported: Tensor | Iterable[Tensor]) -> None:
+        """Keep the noise or the sum."""
         tensors = [reported] if isinstance(reported, Tensor) else list(reported)
         if quantity == "the sum" and self._replays is not None:
             clip_norm, pending = self.declared["clip_norm"], self.step
@@ -117,10 +166,10 @@ class CustomLoop(Adapter):
             )
         self._given[quantity] = flat
 
-    def move(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None, *, is_recording: bool) -> None:
+    def _move(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
         """Move the copies of a model's arrays to those that the loop reports, as a step of its optimizer."""
         optimizer = self._parts.optimizer
-        if not is_recording:  # the recording ended, and the training continues
+        if self._training is None or not self._training.is_recording():  # the training continues without it
             self.step = PendingStep()
         if isinstance(optimizer, ReportedUpdates) is (parameters is None):
             raise UsageError(
@@ -131,7 +180,7 @@ class CustomLoop(Adapter):
             optimizer.report(parameters, gradients)
             optimizer.step()
 
-    def end_step(self) -> None:
+    def _end_step(self) -> None:
         """The loop has reported a step."""
         training = self._training
         assert training is not None
@@ -166,7 +215,7 @@ class CustomLoop(Adapter):
     def end(self) -> None:
         """The block is over: a step with reports that was not ended is one."""
         if self.step.updates or self.step.members or self.step.norms or self.step.noised:
-            self.end_step()
+            self._end_step()
 
     def _before_update(self) -> None:
         assert self._training is not None
@@ -179,3 +228,16 @@ class CustomLoop(Adapter):
         self._events.emit("after_update")
         self.step.updates += 1
         self._training.parameters.advance()
+
+
+def _norms(norms: Any) -> Tensor:
+    """Reported norms as a flat tensor in double precision."""
+    tensor = tensor_of(norms).detach() if hasattr(norms, "__array__") else torch.tensor(list(norms))
+    return tensor.reshape(-1).double()
+
+
+def _require_once(method: str, again: bool) -> None:
+    if again:
+        raise UsageError(
+            f"{method} was called twice in one step: call it once, and run.stepped() at the end of each step"
+        )

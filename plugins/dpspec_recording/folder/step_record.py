@@ -33,14 +33,22 @@ _WIDTHS, MOST_RECORDS = (1, 2, 4, 8), 2**34
 #: Limits on the options of one step: bytes, options, parameter groups, and the length of a name or word.
 MOST_BYTES, MOST_OPTIONS, MOST_GROUPS, _LONGEST = 1 << 18, 1000, 10_000, 200
 
-#: The beginning of the value of an option whose type the recorder does not know; the name of the type follows.
-UNREAD = "unread "
-
 #: Opacus' option to replace an empty batch by a random row, as an option of the private sum.
 RAND_ON_EMPTY = "rand_on_empty"
 
 #: The largest number of directions along which gradients of ranks are compared.
 DIRECTIONS = 32
+
+
+@dataclass(frozen=True)
+class Unread:
+    """The value of an option whose type the recorder does not know; ``kind`` is the name of this type."""
+
+    kind: str
+
+
+#: The value of an option in a step: a number, a word or the digest of a longer value.
+OptionValue: TypeAlias = float | str | Unread | None
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class OptionChange:
     """
 
     by: str
-    values: tuple[float | str | None, ...]
+    values: tuple[OptionValue, ...]
 
 
 def encode_options(changes: Mapping[str, OptionChange]) -> bytes:
@@ -62,7 +70,7 @@ def encode_options(changes: Mapping[str, OptionChange]) -> bytes:
     for name, change in changes.items():
         runs = [[next(same), 1 + sum(1 for _ in same)] for _, same in groupby(change.values, key=repr)]
         written[name] = [change.by, runs]
-    content = json.dumps(written, separators=(",", ":")).encode("utf-8") if changes else b""
+    content = json.dumps(written, separators=(",", ":"), default=vars).encode("utf-8") if changes else b""
     if len(content) > MOST_BYTES:
         raise ValueError(f"the options of a step have at most {MOST_BYTES} bytes, got {len(content)}")
     return content
@@ -79,13 +87,19 @@ def decode_options(content: bytes) -> dict[str, OptionChange]:
 
 
 def _change(by: Any, runs: Any) -> OptionChange:
-    values: list[float | str | None] = []
+    values: list[OptionValue] = []
     for value, times in runs:
         huge = isinstance(value, int) and not -(2**63) < value < 2**63
         if type(times) is not int or not 0 < times <= MOST_GROUPS - len(values) or huge:
             raise ValueError
-        values += [value if value is None or isinstance(value, int | float) else _word(value)] * times
+        values += [value if value is None or isinstance(value, int | float) else _word_or_unread(value)] * times
     return OptionChange(_word(by), tuple(values))
+
+
+def _word_or_unread(value: Any) -> str | Unread:
+    if isinstance(value, dict) and list(value) == ["kind"]:
+        return Unread(_word(value["kind"]))
+    return _word(value)
 
 
 def _word(value: Any) -> str:

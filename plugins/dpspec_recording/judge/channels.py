@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus, Channel, ChannelStatus
-from dpspec.contract.results import UNKNOWN
 from dpspec.decimals import upper
 from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT
@@ -164,7 +163,7 @@ def _doubtful(name: str, status: ChannelStatus, reason: str, sources: tuple[str,
 
 
 def _names(assumptions: Sequence[Assumption]) -> tuple[str, ...]:
-    return _once(assumption.name.removesuffix(UNKNOWN) for assumption in assumptions)
+    return _once(assumption.name for assumption in assumptions)
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:

@@ -13,9 +13,6 @@ from dpspec.stats.conformance.measurement import LEVEL
 from dpspec_recording.outcomes.conditions import CONDITIONS
 from dpspec_recording.outcomes.faults import RunTest
 
-#: The separator of titles.
-SEPARATOR = "; "
-
 #: The maximum number of rejected tests whose values a check lists.
 _MOST = 4
 
@@ -56,7 +53,8 @@ def _combined(tests: Sequence[RunTest]) -> RunTest:
     by_surprise = sorted(tests, key=lambda t: (t.check.p_value, t.is_exact, t.check.observed != "measured"))
     bad = [test for test in by_surprise if test.check.p_value <= LEVEL]
     worst = by_surprise[0]
-    title = SEPARATOR.join(dict.fromkeys(test.title for test in bad or [worst]))
+    titles = tuple(dict.fromkeys(test.title for test in bad or [worst]))
+    title = "; ".join(titles)
     is_exact = all(test.is_exact for test in bad or tests)
     of_all_steps, of_others = (
         [t.check.detectable for t in tests if t.check.detectable is not None and t.limit_of == limit_of]
@@ -74,6 +72,7 @@ def _combined(tests: Sequence[RunTest]) -> RunTest:
     check = replace(
         worst.check,
         test=f"{title}, exact" if is_exact else title,
+        tests=titles,
         detectable=limit,
         note="; ".join(filter(None, [passed, worst.check.note, *further[:_MOST]])),
     )

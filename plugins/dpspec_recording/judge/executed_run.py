@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dpspec.contract import Assumption, Diagnostic, Evidence, Facts, Finding, Phase, Spec, in_phase
 from dpspec.contract.executed import ExecutedSection
-from dpspec.contract.results import SOURCE, UNKNOWN, AuditResult, ExecutedRun
+from dpspec.contract.results import AuditResult, ExecutedRun
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
 from dpspec.language.yaml_source import locate
@@ -120,12 +120,11 @@ class RecordedRuns:
 
     @staticmethod
     def from_result(audit: AuditResult) -> ExecutedRun:
-        run_findings = tuple(f for f in audit.findings if f.source.startswith(SOURCE) or f.scope.pipeline == "executed")
-        bound = next((f for f in audit.findings if f.bound == "upper" and f not in run_findings), None)
+        declared = next((f for f in audit.findings if f.bound == "upper" and not f.recorded), None)
         return ExecutedRun(
             checks=audit.checks,
-            assumptions=bound.assumptions if bound is not None else (),
-            findings=run_findings,
+            assumptions=declared.assumptions if declared is not None else (),
+            findings=tuple(finding for finding in audit.findings if finding.recorded),
             evidence=audit.evidence,
             section=audit.recording or ExecutedSection(),
             series=tuple(series for series in audit.series if series.name == PROFILE),
@@ -200,7 +199,7 @@ def _executed(
     as_declared = {check.assumption for check in bad} <= {"sampling", "accounting"}
     for adjacency in adjacencies:
         for size in sorted(sizes):
-            needed = tuple(map(_marked, needed_for(adjacency, size)))
+            needed = tuple(map(_settled, needed_for(adjacency, size)))
             further = canaries.further if canaries is not None and size == run.header.copies else ()
             for at_delta in dict.fromkeys((*deltas, *further)):
                 findings += schedule_findings(schedule, at_delta, size, adjacency, needed)
@@ -236,7 +235,7 @@ def _executed(
     to_confirm = confirmations(run, first, public, run_assumptions.reduction, released=bool(verified))
     return ExecutedRun(
         checks=checks_of(checks),
-        assumptions=tuple(map(_marked, needed)),
+        assumptions=tuple(map(_settled, needed)),
         findings=tuple(findings),
         evidence=tuple(guesses),
         series=series,
@@ -272,10 +271,9 @@ def _executed(
     )
 
 
-def _marked(assumption: Assumption) -> Assumption:
-    if assumption.status != "unchecked":
-        return assumption
-    return replace(assumption, name=f"{assumption.name}{UNKNOWN}")
+def _settled(assumption: Assumption) -> Assumption:
+    """Settled if it is open: a check that is not rejected tests a part of the condition only."""
+    return replace(assumption, settled=assumption.status == "unchecked")
 
 
 def digest_of(folder: Path) -> str:

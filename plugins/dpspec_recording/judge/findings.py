@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from dpspec.accounting import Interval, certified_lower, certified_upper
 from dpspec.contract import Assumption, Claim, Finding, Scope
-from dpspec.contract.results import SOURCE
 from dpspec.decimals import exact, lower
 from dpspec_recording.judge.bounds import ScheduleBounds, shuffled_epsilon
 from dpspec_recording.judge.recorded_run import RecordedRun
@@ -15,7 +14,7 @@ from dpspec_recording.judge.recorded_run import RecordedRun
 _INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})
 
 #: The theorems of the bounds.
-THEOREMS = f"{SOURCE}; Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 3.3"
+THEOREMS = "the executed schedule; Ganesh 2024, Theorem 3.1; Dong, Roth & Su 2022, Corollary 3.3"
 
 
 def schedule_findings(

@@ -41,7 +41,7 @@ def reported_checks(run: RecordedRun) -> Iterator[RunTest]:
         name = row.name if isinstance(outcome, Abstention) else outcome.name or row.name
         yield RunTest(
             name=name,
-            title=check.test if isinstance(outcome, Abstention) else outcome.test,
+            title=check.test if isinstance(outcome, Abstention) else outcome.title,
             check=check,
             is_exact=isinstance(outcome, Measurement) and outcome.is_exact,
             limit_of=row.limit_of,

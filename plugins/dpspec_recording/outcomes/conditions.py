@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.contract.results import UNKNOWN
+from dpspec.kit.findings import EXACT_ARITHMETIC
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT
 
 
@@ -140,7 +140,7 @@ _ALL = (
     Condition(
         name="exact-arithmetic",
         channel="noise",
-        text="noise and sums are real numbers: the bits of floating-point noise release more",
+        text=EXACT_ARITHMETIC,
         is_supported=True,
     ),
     Condition(
@@ -334,5 +334,5 @@ def stated(
 
 def channel_of(name: str) -> str | None:
     """The channel of a check or an assumption, by its name."""
-    condition = CONDITIONS.get(name.removesuffix(UNKNOWN))
+    condition = CONDITIONS.get(name)
     return None if condition is None else condition.channel

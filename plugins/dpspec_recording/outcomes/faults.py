@@ -85,7 +85,7 @@ class Fault:
         """The outcome of a measurement. ``limit_of``, ``advice``: of this outcome, if not the fault's."""
         return RunTest(
             name=self.name,
-            title=measurement.test,
+            title=measurement.title,
             check=measurement.check(self.assumption, self.observed, note),
             is_exact=measurement.is_exact,
             limit_of=self.limit_of if limit_of is None else limit_of,

@@ -232,7 +232,7 @@ def _sizes(run: RecordedRun) -> Iterator[RunTest]:
     }
     if least:
         name, quiet = noise_tests.quietest(least, run.steps)
-        quiet = replace(quiet, test=f"{QUIETEST_LAYER_AT_A_STEP.title}, in {name}")
+        quiet = replace(quiet, test=QUIETEST_LAYER_AT_A_STEP.title, details=f"in {name}")
         yield QUIETEST_LAYER_AT_A_STEP.measured(quiet, "in each layer, each step")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from dpspec_recording.folder.step_record import MOST_OPTIONS, RAND_ON_EMPTY, UNREAD, OptionChange
+from dpspec_recording.folder.step_record import MOST_OPTIONS, RAND_ON_EMPTY, OptionChange, Unread
 from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.probe import Probe, Training
 
@@ -55,9 +55,9 @@ class OptionHistory:
             if name not in self._last and len(self._last) >= MOST_OPTIONS:
                 continue
             self.fills_empty = self.fills_empty or (name == RAND_ON_EMPTY and any(change.values))
-            unread_values = [value for value in change.values if isinstance(value, str) and value.startswith(UNREAD)]
-            if unread_values:
-                self.unread.setdefault(name, unread_values[0].removeprefix(UNREAD))
+            for value in change.values:
+                if isinstance(value, Unread):
+                    self.unread.setdefault(name, value.kind)
             if step == 1 and change.by:
                 self.first[name] = change
             elif change.by:

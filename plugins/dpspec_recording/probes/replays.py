@@ -44,6 +44,17 @@ SUM_MOVED = Fault(
         "record's whole gradient."
     ),
 )
+LONGEST = Fault(
+    name="long-contributions",
+    assumption="unmixed-batches",
+    title="contribution of a record to the sum of a replayed batch of equal records, in clip norms",
+    observed="measured",
+    advice=(
+        "A record contributes more than the clip norm, at the executed parameters or at ten times larger ones: "
+        "look for layers with different thresholds (the clip norm is the root of the sum of their squares), "
+        "records that are added twice, and sums with other terms than contributions."
+    ),
+)
 REMOVED = Fault(
     name="sum-moved-without-records",
     assumption="unmixed-batches",
@@ -107,6 +118,8 @@ def _moves(facts: ReplayFacts, run: RecordedRun) -> Iterator[RunTest]:
     if facts.replayed >= 1.0:
         note = f"{facts.replacements:.0f} replacements at {facts.replayed:.0f} of {facts.tried:.0f} chosen steps"
         yield _replayed(SUM_MOVED, LARGEST_MOVE, facts.moved, LARGEST_MOVE * rounding, rounding, note)
+        if facts.longest > 0.0:
+            yield _replayed(LONGEST, 1.0, facts.longest, rounding, rounding, note)
         yield _replayed(OTHERS_MOVED, 0.0, max(facts.outputs, facts.gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
     if facts.sizes is not None and facts.sizes.removed > 0.0:
         note = f"{facts.sizes.steps} steps at the batch size of another one"

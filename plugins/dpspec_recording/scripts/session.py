@@ -40,6 +40,12 @@ OTHER_LIBRARIES = {
         "fastDP clips and sums inside of backward passes, under no public name: prepare the training by Opacus' "
         "make_private, or write a loop that reports the sum and the noise: docs/how-to/audit-your-own-loop.md"
     ),
+    "flwr": (
+        "Flower's strategies with privacy clip whole updates of clients, and the noise is the server's: put "
+        "`with RecordedStrategy(strategy, RUN, clients=...)` around the server's rounds, with clipping at the server, "
+        "since no server sees whether a client clipped; clients that train privately themselves need Opacus' "
+        "make_private: docs/how-to/audit-federated-rounds.md#flower"
+    ),
 }
 
 #: What to do about Opacus' optimizer without ``make_private``.

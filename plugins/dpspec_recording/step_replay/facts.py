@@ -25,7 +25,8 @@ class ReplayFacts:
     """Replayed steps.
 
     moved: the largest move of the sum in clip norms if a record is replaced; outputs, gradients: the largest changes of
-    other records. failure: why the last chosen step that was not replayed was not. carrying: the number of steps whose
+    other records; longest: the longest contribution in batches of equal records, in clip norms, 0 if there was no such
+    batch. failure: why the last chosen step that was not replayed was not. carrying: the number of steps whose
     sum depends on values of the batch before; tables: on a table of all records.
     """
 
@@ -35,6 +36,7 @@ class ReplayFacts:
     moved: Number = field(metadata=_MAX)
     outputs: Number = field(metadata=_MAX)
     gradients: Number = field(metadata=_MAX)
+    longest: Number = field(metadata=_MAX)
     failure: str = field(metadata=join_by(word))
     carrying: Count = field(metadata=_SUM)
     tables: Count = field(metadata=_SUM)
@@ -43,7 +45,7 @@ class ReplayFacts:
     @classmethod
     def of_none(cls, failure: str) -> "ReplayFacts":
         """The facts of a training none of whose steps can be replayed, for a reason."""
-        counts = dict.fromkeys(("tried", "replayed", "replacements", "moved", "outputs", "gradients"), 0.0)
+        counts = dict.fromkeys(("tried", "replayed", "replacements", "moved", "outputs", "gradients", "longest"), 0.0)
         return cls(**counts, failure=failure, carrying=0, tables=0, sizes=None)
 
 

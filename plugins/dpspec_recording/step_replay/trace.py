@@ -228,6 +228,13 @@ class StepTrace(TorchDispatchMode):
         part.failure, part.operations, part.before = self.failure, [*operations], {**before}
         return part
 
+    def confirm(self, sums: Sequence[Tensor], repeated: Sequence[Tensor]) -> None:
+        """Raise ``AbstainError`` unless the replay with the records of the step, ``repeated``, gave its sums again."""
+        if not all(self.produces(tensor) for tensor in sums):
+            raise AbstainError("the sum is not a result of the operations that the replay saw")
+        if not all(torch.equal(again, total.detach()) for again, total in zip(repeated, sums, strict=True)):
+            raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
+
     def produces(self, tensor: Tensor) -> bool:
         """Return whether a noted operation returns ``tensor``, or writes into its memory."""
         results = (result for operation in self.operations for result in tensors_in(operation.results))

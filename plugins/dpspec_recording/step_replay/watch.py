@@ -135,6 +135,7 @@ class ReplayedSteps:
             moved=moved,
             outputs=outputs,
             gradients=gradients,
+            longest=0.0,  # a replay without a record bounds contributions
             failure=self.abstained,
             carrying=self.carrying,
             tables=self.tables,

@@ -8,7 +8,7 @@ the option. Schedulers are observed at their classes, which get their own method
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -16,10 +16,8 @@ import torch
 from torch import Tensor
 
 from dpspec_recording.fingerprints import digest
-from dpspec_recording.folder.step_record import UNREAD, OptionChange
+from dpspec_recording.folder.step_record import OptionChange, OptionValue, Unread
 from dpspec_recording.watching.step_hooks import put_method
-
-Value: TypeAlias = float | str | None
 
 #: Keys of a parameter group that are not options.
 _NO_OPTIONS = ("params", "param_names")
@@ -53,7 +51,7 @@ class OptionWatch:
         on the records, so that schedulers which step between them are not fixed in advance.
         """
         self._optimizer, self._private = optimizer, private
-        self._last: dict[str, tuple[Value, ...]] | None = None
+        self._last: dict[str, tuple[OptionValue, ...]] | None = None
         self._raw: list[Any] | None = None
         self._changed: dict[str, str] = {}
         self._accumulates = accumulates
@@ -94,7 +92,7 @@ class OptionWatch:
             self._note(now, frozenset() if self._accumulates() else sets, name)
             self._last, self._raw = now, None
 
-    def _note(self, now: Mapping[str, tuple[Value, ...]], sets: frozenset[str], by: str) -> None:
+    def _note(self, now: Mapping[str, tuple[OptionValue, ...]], sets: frozenset[str], by: str) -> None:
         """Mark changed options as set by ``by`` unless other code changed them since the last step."""
         last = self._last or {}
         for name in now.keys() | last.keys():
@@ -114,7 +112,7 @@ class OptionWatch:
         return None if any(isinstance(value, Tensor | list) for value in raw) else raw
 
     @torch.no_grad()
-    def _read(self) -> dict[str, tuple[Value, ...]]:
+    def _read(self) -> dict[str, tuple[OptionValue, ...]]:
         read = [dict(_flat({k: v for k, v in group.items() if k not in _NO_OPTIONS})) for group in self._groups()]
         names = dict.fromkeys(name for group in read for name in group)
         options = {name: tuple(group.get(name) for group in read) for name in names}
@@ -123,7 +121,7 @@ class OptionWatch:
         return {**options, **private}
 
 
-def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
+def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, OptionValue]]:
     for name, value in options.items():
         if type(value) in (list, tuple):
             yield from _flat({f"{name}[{i}]": element for i, element in enumerate(value)})
@@ -131,7 +129,7 @@ def _flat(options: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
             yield str(name)[:100], _plain(value)
 
 
-def _plain(value: Any) -> Value:
+def _plain(value: Any) -> OptionValue:
     """The written form of a value."""
     if isinstance(value, np.number | np.bool_):
         value = value.item()
@@ -145,7 +143,7 @@ def _plain(value: Any) -> Value:
         return value
     if isinstance(value, Tensor | str | int):
         return f"{type(value).__name__} {digest(value)[:16]}"
-    return UNREAD + type(value).__name__[:60]
+    return Unread(type(value).__name__[:60])
 
 
 class SchedulerWatch:

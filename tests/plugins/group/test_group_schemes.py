@@ -319,5 +319,5 @@ def test_no_theorem_and_an_attack_that_refutes(tmp_path: Path) -> None:
     assert audit.conformance.status == "no-deviation-found"
     notes = {check.note for check in audit.checks if check.assumption == "sampling"}
     assert {"batch size, phase 1", "batches of each epoch, phase 1", "batches of different epochs, phase 1"} <= notes
-    left_out = [check for check in audit.checks if "depends on the epoch's other batches" in check.note]
+    left_out = [check for check in audit.checks if "depends on the epoch's other batches" in check.remark]
     assert {check.assumption for check in left_out} == {"update", "independent-noise"}

@@ -74,6 +74,7 @@ REPLAYS = ReplayFacts(
     moved=1.5,
     outputs=0.0,
     gradients=0.0,
+    longest=0.0,
     failure="",
     carrying=0,
     tables=1,

@@ -299,12 +299,14 @@ def test_honest_datasets_get_no_caution(name: str) -> None:
     assert MixingDataset.caution(found, RUN) == ""
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", DERIVED)
 def test_values_computed_from_the_records_are_found(name: str) -> None:
     found = facts(DERIVED[name]())
     assert 0 < found.mixed <= found.read
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("name", NOT_DERIVED)
 def test_values_that_are_public_or_not_read_get_no_caution(name: str) -> None:
     assert facts(NOT_DERIVED[name]()).mixed == 0

@@ -14,7 +14,7 @@ from support.facts_only import alarms, run_with
 from dpspec.stats.gaussian_noise import EDGES, INTERVALS
 from dpspec_recording.folder.merging import Across
 from dpspec_recording.folder.seen_steps import SeenSteps
-from dpspec_recording.folder.step_record import OptionChange
+from dpspec_recording.folder.step_record import OptionChange, Unread
 from dpspec_recording.outcomes.conditions import CONDITIONS
 from dpspec_recording.outcomes.outcome import Remark, undeclared
 from dpspec_recording.probes.accountant import Accountant, AccountantFacts
@@ -104,6 +104,7 @@ HONEST: dict[type[Probe[Any]], Any] = {
         moved=1.99,
         outputs=0.0,
         gradients=0.0,
+        longest=0.99,
         failure="",
         carrying=0,
         tables=0,
@@ -127,6 +128,7 @@ STATING = [probe for probe in PROBES if probe.kind is not None]
 #: Columns of the steps of honest runs.
 STEPS: dict[type[Probe[Any]], dict[str, Any]] = {
     Accountant: {"told_steps": np.arange(1.0, 101.0), "told_noise": 1.0, "told_rate": 0.1},
+    Options: {"changes": [{"mode": OptionChange("StepLR", ("unread Rate",))}]},  # a word, which the recorder has read
 }
 
 #: Of each probe faulty columns of the steps or changes of options, and the alarms.
@@ -144,7 +146,7 @@ FAULTY_STEPS: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
         "data-independent-hyperparameters",
     ),
     (Options, {"changes": [{"lr": OptionChange("", (0.2,))}]}, "update-rule"),
-    (Options, {"changes": [{"lr": OptionChange("StepLR", ("unread Rate",))}]}, "update-rule"),
+    (Options, {"changes": [{"lr": OptionChange("StepLR", (Unread("Rate"),))}]}, "update-rule"),
     (Options, {"changes": [{"noise_multiplier": OptionChange("", (0.2,))}]}, "data-independent-hyperparameters"),
 ]
 
@@ -187,6 +189,7 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Replays, {"gradients": 0.1}, "others-moved"),
     (Replays, {"carrying": 1}, "unmixed-batches"),
     (Replays, {"tables": 1}, "unmixed-batches"),
+    (Replays, {"longest": 1.07}, "long-contributions"),
     (Replays, {"sizes": replace(SIZES, removed=3.0)}, "sum-moved-without-records"),
     (Replays, {"sizes": replace(SIZES, highest=0.0)}, "loss-reduction"),
     (GradientMap, {"explained": 100, "by_all": 100, "replayed": 2, "moved": 1}, "gradient-map"),

@@ -214,6 +214,7 @@ def test_weights_that_are_set_before_the_first_gradients_are_the_initial_ones(sc
     assert check_run(script(call).folder / "1", CLAIM).result.exit_code == 0
 
 
+@pytest.mark.ci
 def test_steps_of_other_optimizers_before_and_after_are_asked_about(script):
     def call():
         model = nn.Linear(FEATURES, 2)
@@ -464,7 +465,13 @@ def test_a_trainer_with_its_own_loader_is_recorded(script, reads_before):
 
 
 @pytest.mark.parametrize(
-    ("package", "word"), [("jax_privacy", "steps.report"), ("fastDP", "under no public name"), ("", "run.clipped")]
+    ("package", "word"),
+    [
+        ("jax_privacy", "steps.report"),
+        ("fastDP", "under no public name"),
+        ("flwr", "RecordedStrategy"),
+        ("", "run.clipped"),
+    ],
 )
 def test_a_refusal_says_what_a_training_of_another_library_needs(script, monkeypatch, package, word):
     if package:

@@ -285,6 +285,7 @@ def test_infinite_numbers_of_a_rank_are_no_proof(name: str, sgd: Path, monkeypat
     assert check_run(sgd, QUESTION).status == ("open", "deviates")
 
 
+@pytest.mark.ci
 def test_a_fault_is_found(tmp_path: Path) -> None:
     _require_rejection(FIRST, _train_with_faults(tmp_path, {FIRST}))
 

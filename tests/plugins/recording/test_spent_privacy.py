@@ -47,6 +47,7 @@ def test_without_a_bound_nothing_is_affordable() -> None:
     assert not SpentPrivacy(bounded=True).affords(100.0, 1e-5, (0.0, 0.1))
 
 
+@pytest.mark.ci
 def test_a_plain_loop_of_opacus_ends_within_its_budget(tmp_path: Path) -> None:
     """The natural check of run.epsilon after a step ends above the budget: 3.012 for 3."""
     training, steps = Training(), 0

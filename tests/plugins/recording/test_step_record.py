@@ -18,8 +18,11 @@ from dpspec_recording.folder.step_record import (
     OptionChange,
     RankStep,
     SavedState,
+    Unread,
     decode_members,
+    decode_options,
     encode_members,
+    encode_options,
 )
 
 
@@ -87,6 +90,11 @@ def test_a_state_is_read_as_it_was_written():
     assert SavedState.decode(STATE_OF_A_RUN.encode()) == STATE_OF_A_RUN
 
 
+def test_words_and_unread_values_of_options_come_back():
+    changes = {"lr": OptionChange("", (0.1, 0.1, None, True, "unread Rate", Unread("Rate")))}
+    assert decode_options(encode_options(changes)) == changes
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -99,6 +107,8 @@ def test_a_state_is_read_as_it_was_written():
         {"options": '{"lr": [1, []]}'},
         {"options": '{"lr": ["", [[0.1, 10001]]]}'},
         {"options": '{"lr": ["", [[9223372036854775808, 1]]]}'},
+        {"options": '{"lr": ["", [[{"kind": 3}, 1]]]}'},
+        {"options": '{"lr": ["", [[{"kind": "a", "more": 1}, 1]]]}'},
         {"facts": [1]},
     ],
     ids=str,

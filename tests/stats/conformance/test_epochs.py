@@ -105,7 +105,7 @@ def test_a_log_without_information_on_epochs_is_not_tested() -> None:
     sums = SamplingSums(records=RECORDS, batches=(BatchSums(steps=STEPS, total=total, squares=squares),))
     found = phase_checks(sums)
     assert [check.p_value for check in found] == [1.0] * 3
-    assert [check.note.partition(",")[0] for check in found if "not tested" in check.note] == [
+    assert [check.note.partition(",")[0] for check in found if "not tested" in check.remark] == [
         "batches of each epoch",
         "batches of different epochs",
     ]

@@ -115,7 +115,7 @@ def test_other_schemes_have_exact_sizes(scheme, drawn):
     assert min(c.p_value for c in checks) > 0.05
     assert [c.note.partition(",")[0] for c in checks if c.note.endswith("phase 1")] == drawn
     assert changed(["sampling_log", "batches", 0, "total"], lambda v: v - 1, phase)
-    abstained = {(c.assumption, c.detectable) for c in checks if "depends on the epoch's other batches" in c.note}
+    abstained = {(c.assumption, c.detectable) for c in checks if "depends on the epoch's other batches" in c.remark}
     if scheme["scheme"] == "shuffled":  # residuals of such batches are not a martingale
         assert abstained == {("update", None), ("independent-noise", None)}
         assert changed(["sampling_log", "batches", 0, "early"], lambda v: v + 1, phase)

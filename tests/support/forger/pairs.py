@@ -56,6 +56,7 @@ def _verdicts(audit: Any, at: Path) -> Changes:
                 (*here, "verdict"): name,
                 (*here, "expected"): name in verdict["expect"],
                 (*here, "reason"): LEFT_OUT,
+                (*here, "left_out"): True,
                 **{(*here, key): None for key in ("upper", "upper_finding", "p_value")},
             }
             yield f"a verdict becomes {name}, for a number that is omitted", hidden
@@ -73,6 +74,7 @@ def _verdicts(audit: Any, at: Path) -> Changes:
             yield "a verdict's bound is lower, and so is its finding", changes
         if verdict["kind"] == "metric":
             changes = {(*here, "verdict"): "supported", (*here, "lower"): 0.99, (*here, "reason"): LEFT_OUT}
+            changes |= {(*here, "left_out"): True}
             yield "a metric becomes supported", changes
 
 

@@ -3,7 +3,9 @@
 python -m flower_in_one_process SERVER_MODULE CLIENT_MODULE CLIENTS KEY=VALUE...
 """
 
+import json
 import sys
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,8 @@ class LocalGrid:
     def __init__(self, app: Any, count: int, config: dict[str, Any]) -> None:
         self._app, self._config, self._states = app, config, [RecordDict() for _ in range(count)]
 
+        self.run = SimpleNamespace(run_id=1)
+
     def get_node_ids(self) -> list[int]:
         return [1000 + number for number in range(len(self._states))]
 
@@ -31,7 +35,7 @@ class LocalGrid:
         number = message.metadata.dst_node_id - 1000
         place = {"partition-id": number, "num-partitions": len(self._states)}
         context = Context(1, 1000 + number, place, self._states[number], self._config)
-        reply: Message = self._app(message, context)
+        reply: Message = self._app(deepcopy(message), context)  # a client gets a copy, as over a network
         return reply
 
 
@@ -39,9 +43,9 @@ def main(server: str, client: str, count: str, *settings: str) -> None:
     for name in ("_run_id", "_node_id", "_task_id"):  # Flower's runtime sets them
         setattr(TaskIdentity, name, 1)
     pairs = (setting.partition("=") for setting in settings)
-    config = {name: float(value) for name, _, value in pairs}
+    config = {name: json.loads(value) for name, _, value in pairs}
     grid = LocalGrid(import_module(client).app, int(count), config)
-    import_module(server).app(grid, SimpleNamespace(run_config=config, run_id=1, node_id=0, state=RecordDict()))
+    import_module(server).app(grid, Context(1, 0, {}, RecordDict(), config))
 
 
 if __name__ == "__main__":
