@@ -336,7 +336,7 @@ class OpposedRatio:
         )
 
     def _symmetric_inverse(self, values: Floats) -> Floats:
-        """With the weights p and q of no shift and of the shift a, the value v is that of the output
+        """With the weights p and q of no shift and of the shift a, the value v is the loss of the output
 
             z = (v / 2 + asinh(p / q e^(a^2 / 2) sinh(v / 2))) / a:
 

@@ -117,31 +117,33 @@ class DoubleMixture(Pair):
         position: Sequence[int],
     ) -> tuple[float, float]:
         """The bounds at ``epsilon`` from outputs ``z`` (n,), those at the three ``position``s with losses near it."""
-        under, at, over = position
+        below, nearest, above = position
         # both distributions are N(0, sigma^2) unless a member is drawn, from one or the other
         most = self._log_drawn if epsilon >= 0.0 else 0.0
-        first = float(masses.group[at])
-        relevant = ratio.relevant(z[at : at + 1], z[at : at + 1])
+        first = float(masses.group[nearest])
+        relevant = ratio.relevant(z[nearest : nearest + 1], z[nearest : nearest + 1])
         sizes = [
-            float(np.max(np.abs(part.log_weights) + part.shifts * (abs(z[at]) + part.shifts)))
+            float(np.max(np.abs(part.log_weights) + part.shifts * (abs(z[nearest]) + part.shifts)))
             for part in (relevant.first, relevant.second)
         ]
-        error = 2.0 * float(masses.ratio_error[at] + abs(losses[at] - epsilon) + noise[at]) + 8.0 * EPS * abs(epsilon)
-        first_error = 2.0 * float(masses.group_error[at]) + EPS * (64.0 + 16.0 * sum(sizes) + 4.0 * abs(first))
+        error = 2.0 * float(
+            masses.ratio_error[nearest] + abs(losses[nearest] - epsilon) + noise[nearest]
+        ) + 8.0 * EPS * abs(epsilon)
+        first_error = 2.0 * float(masses.group_error[nearest]) + EPS * (64.0 + 16.0 * sum(sizes) + 4.0 * abs(first))
         if error + first_error < POOR:
-            excess = max(0.0, -math.expm1(min(0.0, epsilon - float(masses.ratio[at]))))
+            excess = max(0.0, -math.expm1(min(0.0, epsilon - float(masses.ratio[nearest]))))
             low, high = (log_or_minus_infinity(excess + side) for side in (-error, error))
             return min(first - first_error + low, most), min(most, first + first_error + high)
         upper = min(
             (
                 float(masses.group[i] + 4.0 * masses.group_error[i])
-                for i in (under, at)
+                for i in (below, nearest)
                 if losses[i] + noise[i] < epsilon
             ),
             default=0.0,
         )
-        power = float(masses.group[over] - 4.0 * masses.group_error[over])
-        lower = log_difference(power, epsilon + float(masses.none[over] + 4.0 * masses.none_error[over]))
+        power = float(masses.group[above] - 4.0 * masses.group_error[above])
+        lower = log_difference(power, epsilon + float(masses.none[above] + 4.0 * masses.none_error[above]))
         return min(lower, most), min(most, max(lower, upper))
 
     @property

@@ -215,7 +215,7 @@ class Check:
         detectable: Smallest relative deviation that the test detects.
         observed: Whether the quantity was ``measured`` on released models or ``reported`` by the backend.
         note: The compared quantity. A check keeps a plan's promise with the same assumption, ``observed`` and note.
-        remark: What the run adds to the note, such as the reason why a promised test could not be made.
+        remark: The run's addition to the note, such as the reason why a promised test could not be made.
         tests: The names of the tests that reject a check of several tests; of one test its name.
     """
 

@@ -38,9 +38,9 @@ def missing(promised: Sequence[Check], performed: Sequence[Check]) -> tuple[Chec
     left = Counter((check.assumption, check.observed, check.note) for check in performed)
     absent = []
     for promise in promised:
-        kept = (promise.assumption, promise.observed, promise.note)
-        if left[kept]:
-            left[kept] -= 1
+        compared = (promise.assumption, promise.observed, promise.note)
+        if left[compared]:
+            left[compared] -= 1
         else:
             absent.append(promise)
     return tuple(absent)

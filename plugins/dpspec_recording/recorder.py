@@ -1,6 +1,6 @@
 """``dpspec.record``: records a training from inside its own script.
 
-The observers are in :mod:`dpspec_recording.watched_training`, and what a custom loop reports is in
+The observers are in :mod:`dpspec_recording.watched_training`, and the reports of a custom loop in
 :mod:`dpspec_recording.adapters.custom_loop`.
 """
 

@@ -83,7 +83,7 @@ class Abstention:
         )
 
     def promise(self, check: Check) -> Check:
-        """The check as it is: it has no value of a run."""
+        """The same check: it has no value of a run."""
         return check
 
 

@@ -100,7 +100,7 @@ class CustomLoop(Adapter):
             self.step.members.append(present)
 
     def clipped(self, norms: Any, unclipped: Any) -> None:
-        """The loop reports norms after clipping, and those before it unless ``unclipped`` is None."""
+        """The loop reports norms after clipping, and before it if ``unclipped`` has some."""
         with self.unobserved():
             clipped_norms = _norms(norms)
             self.step.norms.append(clipped_norms)
