@@ -328,6 +328,7 @@ EXAMPLES = {
         arguments=("--epochs", "1", "--bs", "100", "--mini_bs", "50", "--dimension", "32", "--model", "small"),
         substitutions=(
             ('"cuda:0"', '"cpu"', "no GPU"),
+            ("import timm", "import small_networks as timm", "no download"),
             ("num_workers=4", "num_workers=0", "one process"),
         ),
         verdict=REFUSED,
@@ -364,6 +365,7 @@ EXAMPLES = {
             ("device = get_device()", 'device = torch.device("cpu")', "it accepts a GPU only"),
         ),
         files={
+            "kymatio/__init__.py": "",
             "kymatio/torch.py": "Scattering2D = None\n",
             "log.py": "class Logger:\n    def __init__(self, folder): pass\n"
             "    def log_epoch(self, *values): print(*values)\n    log_scalar = log_epoch\n",

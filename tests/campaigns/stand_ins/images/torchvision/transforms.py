@@ -1,11 +1,15 @@
 """Transforms of one image, with torchvision's names. Random ones draw from torch's generator, as torchvision's do."""
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
+
+#: Transformers reads these names when it is imported.
+InterpolationMode = Enum("InterpolationMode", "NEAREST NEAREST_EXACT BOX BILINEAR HAMMING BICUBIC LANCZOS")
 
 
 class Compose:
