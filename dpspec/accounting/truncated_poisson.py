@@ -95,7 +95,8 @@ class Revealed(Pair):
 
     def all_log_delta_bounds(self, epsilons: Sequence[float], direction: Direction) -> list[tuple[float, float]]:
         """``log_delta_bounds`` at several ``epsilons``, ascending."""
-        low, high = [], []
+        low: list[list[float]] = []
+        high: list[list[float]] = []
         for weight, loss, pair in self._oriented(direction):
             error = 2.0 * self.rounding if loss != 0.0 else 0.0
             for ends, end, sign in ((low, 0, 1.0), (high, 1, -1.0)):
