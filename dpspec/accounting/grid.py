@@ -406,7 +406,7 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
     """
     if not np.any(nodes < 0.0):
         return nodes
-    used = np.flatnonzero(nodes)  # a share moves past nodes without mass: which most nodes of a fine grid are
+    used = np.flatnonzero(nodes)  # a share moves past nodes without mass, as most of a fine grid are
     masses, positions = nodes[used].tolist(), index[used].tolist()  # numbers of lists are read faster than of arrays
     queue = np.flatnonzero(nodes[used] < 0.0).tolist()
     left: dict[int, int] = {}

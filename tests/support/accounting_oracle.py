@@ -111,7 +111,7 @@ def two_laplace_steps(edge: float, rate: float, epsilon: float, direction: str, 
 
         edges = {-m, m}
         for kink in (sampled(-m), sampled(m)):  # where the other step's profile has a kink
-            base = exp((epsilon - kink) if present else (kink - epsilon)) - (1 - q)
+            base = exp((epsilon if present else -epsilon) - kink) - (1 - q)
             if base > 0:
                 edges.add(min(max(mpmath.log(base / q), -m), m))
         for start in sorted(edges):
