@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,12 +54,15 @@ def add(
     delta: Annotated[float | None, typer.Option(metavar="D", help="The delta of a new ledger's budget.")] = None,
     again: Again = False,
     same_data: SameData = False,
+    released: Annotated[
+        bool, typer.Option("--released", help="The releases have happened: enter them also beyond the budget.")
+    ] = False,
     plugins: Plugins = [],  # noqa: B006 - typer copies it
 ) -> int:
     """Enter releases into a ledger. Without the file, --epsilon and --delta begin one.
 
     All are entered or none. Ends with 1 if one does not stand (its audit deviates, or has an open caution) or exceeds
-    the budget, and then says what would fit.
+    the budget, and then says what would fit. --released enters releases beyond the budget, and the code is 1 as well.
     """
     from dpspec.engine import ledger as ledgers
     from dpspec.engine.stated_claim import spec_name
@@ -89,8 +93,9 @@ def add(
     today = dt.datetime.now(dt.UTC).date()
     longer = ledgers.with_entries(document, entries, today)
     result = ledgers.judge(longer, catalog)
-    if result.exit_code is not ExitCode.OK:
-        raise LedgerError("\n".join(_excess(document, entries, result, catalog)))
+    if result.exit_code is not ExitCode.OK and not released:
+        nothing = "Nothing was entered. If the release has happened, it counts: --released enters it."
+        raise LedgerError("\n".join([*_excess(document, entries, result, catalog), nothing]))
     text = to_yaml(longer) if begins else ledgers.text_with_entries(before, entries, today)
     if (_text_of(file) if file.exists() else "") != before:  # the sum is of the text that was read
         raise UsageError(f"{file} was changed meanwhile: run the command again")
@@ -98,7 +103,7 @@ def add(
     for entry in entries:
         emit(_wrapped(f"entered {entry.name}: {_described(entry)}"))
     emit(_wrapped(_total(result)))
-    return ExitCode.OK
+    return result.exit_code
 
 
 @ledger.command("check", short_help="Compose all entries; show the remaining budget.")
@@ -141,7 +146,7 @@ def check(
             emit(_wrapped(_total(result)))
             if fits:
                 emit(_wrapped(_remaining([*ledgers.left(longer, catalog)])))
-            elif entries:
+            else:
                 for line in _excess(document, entries, result, catalog)[1:]:
                     emit(_wrapped(line))
     write_reports(report_files, result, internal=False)
@@ -256,8 +261,12 @@ def _total(result: Result) -> str:
 
     (audit,) = result.audits
     verdict = next(verdict for verdict in audit.verdicts if verdict.claim == BUDGET)
-    word = "WITHIN BUDGET" if verdict.verdict == "proved" else "NOT WITHIN BUDGET"
-    return f"{word}: {verdict.text}. {verdict.reason}"
+    if verdict.verdict == "proved":
+        return f"WITHIN BUDGET: {verdict.text}. {verdict.reason}"
+    certified = "no finite epsilon is certified"
+    if verdict.upper is not None and math.isfinite(verdict.upper):
+        certified = f"certified: epsilon <= {decimals.upper(verdict.upper)}"
+    return f"NOT WITHIN BUDGET: {verdict.text}; {certified}"
 
 
 def _table(document: Mapping[str, Json], result: Result) -> Iterator[str]:
@@ -290,10 +299,12 @@ def _allowed(fit: Fitting) -> str:
 
 
 def _excess(document: Mapping[str, Json], entries: Sequence[Entry], result: Result, catalog: Catalog) -> list[str]:
-    """Why entries exceed the budget, and with which numbers each would fit alone."""
-    from dpspec.engine.ledger import fitting
+    """The verdict, and with which numbers each of the entries would fit alone."""
+    from dpspec.engine.ledger import fitting, judge
 
     lines = [_total(result)]
+    if document["mechanism"]["releases"] and judge(document, catalog).exit_code is not ExitCode.OK:
+        return [*lines, "Left: nothing; the entered releases exceed the budget."]
     for entry in entries:
         fits = [*fitting(document, entry, catalog)] if document["mechanism"]["releases"] else []
         if fits:

@@ -106,6 +106,26 @@ def test_too_much_is_refused_with_what_would_fit(dpspec, source, begun):
     assert "NOT WITHIN BUDGET" in ended.out
 
 
+def test_a_release_that_happened_counts_also_beyond_the_budget(dpspec, source, begun):
+    large = source("large", "{kind: approx-dp, epsilon: 9}")
+    assert (
+        "Nothing was entered. If the release has happened, it counts: --released" in dpspec("ledger", "add", large).err
+    )
+    ended = dpspec("ledger", "add", large, "--released")
+    assert (ended.code, names(begun)) == (1, ["counts", "large"])
+    assert "NOT WITHIN BUDGET: epsilon <= 8 at delta = 1e-6; certified: epsilon <= 12." in " ".join(ended.out.split())
+    ended = dpspec("ledger", "check")
+    assert ended.code == 1
+    assert "Left: nothing; the entered releases exceed the budget." in ended.out
+    assert "Left: nothing" in dpspec("ledger", "add", source("small", "{kind: approx-dp, epsilon: 0.1}")).err
+
+
+def test_pure_noise_is_entered_as_itself_and_not_as_its_guarantee(dpspec, source, begun):
+    ended = dpspec("ledger", "add", source("ages", "{kind: laplace, scale: 2, sensitivity: 1}"))
+    assert ended.code == 0, ended.err
+    assert "entered ages: laplace (scale 2, sensitivity 1) [declared]" in ended.out
+
+
 @pytest.mark.ci  # a search for what is left
 def test_another_budget(dpspec, begun):
     assert dpspec("ledger", "check", "--epsilon", 20).code == 0

@@ -46,7 +46,10 @@ CHANGED_INPUTS = Rule(
     name="changed-inputs",
     summary="the model's inputs are mixtures of records (mixup, CutMix, packing), or centered by their batch's mean",
     why="A record is then in several rows, and each row is clipped by itself: it changes the sum by several norms.",
-    fix="Augment and scale each record by itself, within one row of gradients.",
+    fix=(
+        "Augment and scale each record by itself, within one row of gradients, also in collate functions: scale by "
+        "public constants in place of the batch's mean."
+    ),
     code=f"{_HOME}:ChangedInputs",
 )
 
