@@ -12,7 +12,6 @@ from support.audits import approx, bound, verdict
 from dpspec.accounting import Interval, PrivacyLoss
 from dpspec.cli.app import main
 from dpspec.contract import Assumption, Finding, FrozenMap, Scope
-from dpspec.contract.results import SOURCE
 from dpspec.engine.judging.implied_bounds import ContradictoryBoundsError, contradictions
 
 #: Quantities with one condition, and values of it.
@@ -87,7 +86,7 @@ LOW = bound(2.0, 1e-5, bound="lower")
         ([bound(1.0, 1e-6), bound(2.0, 1e-5, bound="lower", scope=Scope(access="final-model"))], True),
         ([bound(1.0, 1e-6, scope=Scope(adjacency="zero-out")), LOW], False),
         ([bound(1.0, 1e-6, scope=Scope(pipeline="executed")), LOW], False),
-        ([bound(1.0, 1e-6, source=SOURCE), LOW], False),  # a recorded schedule that is not the declared one
+        ([bound(1.0, 1e-6, recorded=True), LOW], False),  # a recorded schedule that is not the declared one
         ([bound(1.0, 1e-6, rigor="theorem"), LOW], True),
         ([bound(1.0, 1e-6), bound(2.0, 1e-5, bound="lower", rigor="statistical")], False),  # an attack may err
         ([bound(1.0, 1e-6, assumptions=(Assumption(name="a", status="unchecked"),)), LOW], False),

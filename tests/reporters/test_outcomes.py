@@ -71,7 +71,9 @@ CLAIM = {"id": "one", "kind": "approx-dp", "epsilon": 3.0, "delta": 1e-6, "group
 
 def audit(name: str = "demo", *claims: Mapping[str, Any], **changes: Any) -> AuditResult:
     threat = {"adjacency": "add-remove", "access": "all-iterates", "group_size": [1]}
-    document = FrozenMap({"dpspec": 1, "name": name, "claims": list(claims) or [CLAIM], "threat_model": threat})
+    document = FrozenMap(
+        {"dpspec": 1, "name": name.partition("[")[0], "claims": list(claims) or [CLAIM], "threat_model": threat}
+    )
     return factory.audit(name, **{"document": document, "conformance": CONFORMS, **changes})
 
 

@@ -300,7 +300,7 @@ def cell(noise: float, *verdicts: Verdict, **changes: object) -> AuditResult:
     """A cell of a sweep over the noise, with the claims ``one`` and ``control``."""
     mechanism = {"kind": "group", "noise_multiplier": noise, "sampling": {"scheme": "poisson", "rate": 0.05}}
     claims = [CLAIMS[1], {"id": "control", "control": True}]
-    document = FrozenMap({**DOCUMENT, "mechanism": mechanism, "claims": claims})
+    document = FrozenMap({**DOCUMENT, "name": "sweep", "mechanism": mechanism, "claims": claims})
     control = factory.verdict("control", verdict="refuted", expect=("refuted",), text="too good")
     at = FrozenMap({"mechanism.noise_multiplier": noise})
     found = factory.audit(f"sweep[{noise}]", document=document, cell=at, verdicts=(*verdicts, control))
@@ -372,7 +372,7 @@ def test_the_json_of_a_sweep_has_each_cell_and_its_own_lines() -> None:
 def of_pipeline(pipeline: list[Any], *assumptions: Assumption) -> AuditResult:
     mechanism = {"kind": "preprocessing", "private": {"kind": "gaussian"}, "pipeline": pipeline}
     found = (dataclasses.replace(factory.audit().findings[0], assumptions=assumptions),)
-    document = FrozenMap({**DOCUMENT, "mechanism": mechanism, "claims": CLAIMS[1:2]})
+    document = FrozenMap({**DOCUMENT, "name": "sweep", "mechanism": mechanism, "claims": CLAIMS[1:2]})
     at = FrozenMap({"mechanism.pipeline": pipeline})
     return factory.audit(f"sweep[{len(pipeline)}]", document=document, cell=at, findings=found)
 

@@ -283,5 +283,6 @@ def single(sums: StepSums, law: Law) -> Measurement:
         tails.append((law.above(sums.most.value), sums.most.value, sums.most.step))
     tried = sums.steps * len(tails)
     p_value, value, step = min(tails)
-    test, detectable = f"{law.test} at each step, step {step}", law.detectable(sums.most.value, LEVEL / tried)
-    return Measurement(test, law.declared, law.size(value), min(1.0, tried * p_value), detectable)
+    test, detectable = f"{law.test} at each step", law.detectable(sums.most.value, LEVEL / tried)
+    adjusted = min(1.0, tried * p_value)
+    return Measurement(test, law.declared, law.size(value), adjusted, detectable, details=f"step {step}")

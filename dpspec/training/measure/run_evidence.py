@@ -15,7 +15,7 @@
 ... )
 >>> watched = WatchedRun(job)
 >>> NativeTrainer().train(replace(job, observers=watched.observers))
->>> [(check.test, check.measured) for check in counted([phase], [FrozenMap(watched.evidence())])]
+>>> [(check.test, check.measured) for _, check in counted([phase], [FrozenMap(watched.evidence())])]
 [('released models, exact', 5.0), ('steps in the logs, exact', 5.0)]
 """
 

@@ -29,6 +29,11 @@ ROWS = {
     '`clipping="adaptive"`': "test_adaptive_count.py: the_noisy_count_is_charged",
     "normalized, automatic clipping (norms below C)": "test_custom_loop_replays.py: "
     "honest_loops_are_replayed_and_proved",
+    "Muon, by torch or by the script: momentum and orthogonalization after the noise": (
+        "test_custom_loop_per_matrix.py: muon_inside_of_opacus_is_proved"
+    ),
+    "each matrix clipped to its own threshold C_i": "test_custom_loop_per_matrix.py: "
+    "matrices_clipped_alone_are_proved_with_noise_for_all_of_them",
     "parameters in half precision": "test_recorder_false_alarms.py: sums_in_half_precision_have_no_bound",
     "tensor parallelism": "tensor_parallel_models_are_refused_by_name",
     "LoRA": "../../campaigns/test_language_models.py: an_adapter_is_proved",
