@@ -63,6 +63,7 @@ def of_house() -> dict[str, list[str]]:
     return {module: expressions for module, expressions in found.items() if expressions}
 
 
+@pytest.mark.ci  # it reads all modules
 def test_no_code_decides_by_words() -> None:
     found = {expression for expressions in of_house().values() for expression in expressions}
     assert found - WORDING == set()
