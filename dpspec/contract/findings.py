@@ -94,7 +94,7 @@ class Assumption:
     """A condition of a number, and its status.
 
     Attributes:
-        settled: Whether the status counts the checks of the run already, so that they do not change it.
+        settled: Whether an unchecked status counts the checks of the run already, so that they do not change it.
     """
 
     name: str

@@ -127,7 +127,7 @@ def rejecting(check: Check, *, p_value: bool = True) -> str:
 
 
 def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: int) -> Assumption:
-    if check is None or assumption.status == "false" or assumption.settled:
+    if check is None or assumption.status == "false" or (assumption.settled and assumption.status == "unchecked"):
         return assumption
     tested = replace(assumption, test=check.test, level=LEVEL / family, detectable=check.detectable)
     constants = _on_a_neighbour(check)

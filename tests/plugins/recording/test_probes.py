@@ -189,7 +189,7 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Replays, {"gradients": 0.1}, "others-moved"),
     (Replays, {"carrying": 1}, "unmixed-batches"),
     (Replays, {"tables": 1}, "unmixed-batches"),
-    (Replays, {"longest": 1.07}, "long-contributions"),
+    (Replays, {"longest": 1.07}, "unmixed-batches"),
     (Replays, {"sizes": replace(SIZES, removed=3.0)}, "sum-moved-without-records"),
     (Replays, {"sizes": replace(SIZES, highest=0.0)}, "loss-reduction"),
     (GradientMap, {"explained": 100, "by_all": 100, "replayed": 2, "moved": 1}, "gradient-map"),
