@@ -114,6 +114,16 @@ def test_a_rejected_check_falsifies_the_executed_pipeline_only() -> None:
     assert other.assumptions[0].test == "chi-square: rejected for the executed run, p = 1e-9"
 
 
+@pytest.mark.parametrize(
+    ("status", "after"), [("declared", "false"), ("by-construction", "false"), ("unchecked", "unchecked")]
+)
+def test_a_settled_status_is_kept_only_if_it_proves_nothing(status, after):
+    settled = Assumption(name="noise-scale", status=status, settled=True)
+    finding = audits.bound(1.0, scope=Scope(pipeline="executed"), assumptions=(settled,))
+    (joined,) = join_checks([finding], [audits.check(1e-9)], 2)
+    assert joined.assumptions[0].status == after
+
+
 def test_the_sharpest_measured_check_speaks_for_an_assumption() -> None:
     finding = audits.bound(1.0, assumptions=(Assumption(name="noise-scale", status="declared"),))
     checks = [
