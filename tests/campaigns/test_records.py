@@ -29,7 +29,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return campaign.Bench(request.param, tmp_path_factory.mktemp("records"))
 
 
-@pytest.mark.family
+@pytest.mark.ci
 def test_known_edits_are_rejected(bench: campaign.Bench) -> None:
     key = bench.cases()[0].key
     cases = [campaign.Case(key=key, path=path, value=value) for path, value in KNOWN[bench.kind]]

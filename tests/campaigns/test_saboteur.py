@@ -39,7 +39,7 @@ def sample():
     return [*correct, ignored, *drawn[:FEW], *(pytest.param(cell, marks=pytest.mark.slow) for cell in drawn[FEW:])]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("cell", sample(), ids=lambda c: "-".join(map(str, dataclasses.astuple(c))))
 def test_declared_sources_detect_their_faults(catalogs, cell):
     found = saboteur.run(cell, catalogs)
@@ -68,6 +68,7 @@ def test_declared_logs_without_reports_are_missing(catalogs, space):
     assert saboteur.run(cell, catalogs, "checks-missing").expected
 
 
+@pytest.mark.ci
 def test_a_run_without_observations_is_as_expected_only_if_the_spec_expects_it(catalogs):
     cell = Cell("nothing-shown", "nothing", **FINAL)
     found = saboteur.run(cell, catalogs)

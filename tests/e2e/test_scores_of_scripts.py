@@ -69,6 +69,7 @@ def test_the_shipped_table_is_the_script_s(tmp_path: Path) -> None:
     assert np.allclose(ours["score"], shipped["score"], rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.ci
 def test_a_sound_script_is_supported(catalog: Catalog, tmp_path: Path) -> None:
     found = audits(catalog, tmp_path, "")
     assert verdicts(found, "one") == ["supported"] * len(SEEDS)

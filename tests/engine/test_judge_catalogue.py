@@ -219,7 +219,7 @@ def _some(draw: random.Random, parts: Mapping[str, Sequence[Any]]) -> dict[str, 
     return {name: draw.choice(values) for name, values in parts.items() if draw.random() < 0.2}
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("every", "least"), [(89, 5_000), with_ci(61, 4_500), in_full(1, 300_000)])
 def test_the_metrics_against_numbers_made_by_hand(every: int, least: int) -> None:
     """No number with a privacy scope decides a claim without one, whatever its name and rigor."""

@@ -128,6 +128,7 @@ def test_equal_files_make_equal_keys_and_others_other_ones(tmp_path: Path) -> No
     assert key(tmp_path, "w.safetensors") == key(tmp_path, "other.safetensors")
 
 
+@pytest.mark.ci
 def test_every_proof_names_the_assumption(tmp_path: Path) -> None:
     save_file(weights(1), tmp_path / "w.safetensors")
     audit = audited(tmp_path, tmp_path / "a")

@@ -153,6 +153,7 @@ def verdict_of(document: Any, claim: str) -> Any:
 
 
 @pytest.mark.parametrize("left_out", [{"data-dependent": 99}, {"secret": 1}])
+@pytest.mark.family
 def test_where_the_data_is_public_more_cannot_have_been_left_out_unseen(bench: Bench, left_out: Any) -> None:
     document = json.loads(codec.dump(bench.result("group", trained=True)))
     document["audits"][0]["left_out"] = left_out
@@ -331,6 +332,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return result_of(SECRET + AUDIT, tmp_path_factory.mktemp("secret"))
 
 
+@pytest.mark.ci
 def test_accuracy_on_data_that_is_not_public_is_left_out_everywhere(whole: Result) -> None:
     assert [v.verdict for v in whole.audits[0].verdicts] == ["proved", "supported"]
     text = codec.dump(redact(whole))

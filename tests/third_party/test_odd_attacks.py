@@ -199,6 +199,7 @@ def make(asked):
 """
 
 
+@pytest.mark.ci
 def test_directions_that_hold_themselves_learn_no_coin(odd) -> None:
     """Canaries that are planted are looked up while a model is trained: an object that counts how often would
     guess every coin, through noise that hides them all."""

@@ -89,6 +89,7 @@ def test_small_audits_exceed_the_truth_hardly_ever(tmp_path: Path) -> None:
     assert max(above.values()) <= binom.ppf(0.999, 12, 0.05)
 
 
+@pytest.mark.ci
 def test_plan_promises_what_the_design_does(tmp_path: Path) -> None:
     for text in ("audit.runs=2", "audit={method: many-run, canary: {space: gradient}, runs: 100}"):
         spec = attacked(tmp_path, text)

@@ -115,6 +115,7 @@ def test_no_value_exceeds_the_data_independent_one(both) -> None:
     assert all(c >= e for c, e in zip(records["confidence_upper_remove"], records["estimate_remove"], strict=True))
 
 
+@pytest.mark.ci
 def test_estimates_above_the_worst_case_are_counted_and_rank_records_uncapped(both) -> None:
     audit, _, result = both
     columns = table(audit, "records").columns

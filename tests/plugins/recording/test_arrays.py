@@ -162,7 +162,7 @@ def test_callables_of_the_script_are_found_in_an_optimizer(rate: Any, optax: Any
     assert end.of(Updates).optimizer == "GradientTransformation"
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("decay", "fault", "words"),
     [

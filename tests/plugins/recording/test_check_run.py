@@ -131,6 +131,7 @@ def test_many_noises_are_rounded_towards_more_cost(tmp_path):
     assert exact * (1 - 1e-4) <= found.costs[1].interval.upper <= 1.01 * exact
 
 
+@pytest.mark.ci
 def test_shuffled_batches_are_not_amplified(recordings):
     found = checked(recordings["shuffled"], epsilon=100.0, group_sizes=(1, 2))
     assert found.conformance.status == "deviates"
@@ -234,6 +235,7 @@ def test_a_second_optimizer_is_the_first_cause(tmp_path):
     assert "Another optimizer (SGD)" in render(found.result).partition("What to fix in the training")[2]
 
 
+@pytest.mark.ci
 def test_an_optimizer_outside_the_model_in_the_first_part_explains_no_move(sound):
     """The caution is of the first part with another optimizer. The move has the cause of a later one."""
     outside, inside = (

@@ -296,7 +296,7 @@ def test_an_optimizer_that_has_made_steps_before_leaves_the_claim_open(tmp_path:
     assert "its optimizer had made steps when it began" in found.reason
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 @pytest.mark.parametrize("what", ["divisor", "divisor and one", "learning rate"])
 def test_a_constant_that_follows_each_batch_is_never_proved(what: str, adjacency: str, tmp_path: Path) -> None:

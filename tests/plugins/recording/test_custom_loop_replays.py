@@ -158,6 +158,7 @@ def test_thresholds_of_layers_are_added_also_if_no_record_reaches_them(
     assert is_found is ("n clip norms long" in found.doubts)
 
 
+@pytest.mark.ci
 def test_a_public_term_of_the_reported_sum_is_open_and_no_deviation(tmp_path: Path) -> None:
     def step(loop: OwnLoop, run: Any) -> None:
         drawn = loop.poisson()
@@ -294,7 +295,7 @@ def scaled_by_the_norms_before(loop: OwnLoop, run: Any) -> None:
     loop.step(run, drawn, factor * norms, [factor * t for t in clipped], loop.noise())
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("step", [with_error_feedback, mixed_with_the_batch_before, scaled_by_the_norms_before])
 def test_values_of_the_batch_before_leave_the_claim_open(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
     found = trained(tmp_path / "run", step)
@@ -313,6 +314,7 @@ def scaled_by_the_noisy_gradient_before(loop: OwnLoop, run: Any) -> None:
     loop.state = [p.grad.clone() for p in loop.parameters]
 
 
+@pytest.mark.ci
 def test_noisy_values_of_the_step_before_are_proved(tmp_path: Path) -> None:
     found = trained(tmp_path / "run", scaled_by_the_noisy_gradient_before)
     assert found.status == ("proved", "no-deviation-found")
@@ -400,7 +402,7 @@ class Texts(OwnLoop):
         return norms * factors, [torch.einsum("i,i...", factors, row) for row in rows]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("norm_of_padding", [True, False])
 def test_a_norm_without_the_padding_is_found(norm_of_padding: bool, tmp_path: Path) -> None:
     """Tokens cannot be scaled: other records and a single token show the longest contributions."""

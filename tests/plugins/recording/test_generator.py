@@ -20,6 +20,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"plain": recorded(folder / "plain"), "secure": recorded(folder / "secure", prepare=secure)}
 
 
+@pytest.mark.ci
 def test_float32_numbers_reveal_a_delta(runs: dict[str, Any]) -> None:
     run = runs["plain"].run
     noise = recorded_noise(run)

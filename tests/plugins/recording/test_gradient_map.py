@@ -337,6 +337,7 @@ def test_a_clipping_of_the_noisy_gradient_that_is_rarely_active_passes(place: st
     assert found.run.fact(NoisyGradients).scaled > 0 or place == "in"
 
 
+@pytest.mark.ci
 def test_a_first_gradient_that_becomes_momentum_is_no_map(tmp_path: Path) -> None:
     """SGD reads it by a copy at the first step, and leaves it."""
     found = recorded(tmp_path / "run", optimizer="momentum", epochs=1)

@@ -198,7 +198,7 @@ def faulty(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return place
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [*FAULTS, "seeds"])
 def test_faults_are_found(name: str, faulty: Path) -> None:
     found = check_run(faulty / name, QUESTION)

@@ -146,6 +146,7 @@ def test_canaries_without_scores_decide_no_claim_and_say_so_on_top(raised, tmp_p
         assert checked(tmp_path / "run", epsilon=2.5).fine
 
 
+@pytest.mark.ci
 def test_every_coin_and_every_guess_is_accounted_for(scored):
     """The bound from the files, counted by hand: 16, 48, 144 and all guesses, half on either side."""
     folder, model, planted = scored

@@ -85,7 +85,7 @@ def of_a_record(mixed: Mixed, x: Tensor, y: Tensor) -> Tensor:
 STEPS = ["step_publicly", "step_with_public_gradient"]
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("step", [*reversed(STEPS)])
 def test_public_data_is_a_post_processing(step: str, tmp_path: Path) -> None:
     mixed = Mixed()

@@ -112,6 +112,7 @@ def test_a_recorded_training_whose_noise_follows_from_the_weights_is_asked_about
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["seeded again", "seeded once"])
+@pytest.mark.family
 def test_a_custom_loop_that_seeds_torch_at_each_step_is_asked_about(again: bool, tmp_path: Path) -> None:
     def seed(optimizer: torch.optim.Optimizer) -> None:
         first = optimizer.param_groups[0]["params"][0]

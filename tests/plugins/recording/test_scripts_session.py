@@ -302,6 +302,7 @@ def test_a_fault_of_the_session_never_ends_the_script(script, capsys, monkeypatc
     assert "a training is not recorded: an error of the recorder, RuntimeError: broken" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_a_script_that_turns_warnings_into_errors_goes_on_and_gets_the_cautions(script, capsys):
     def call():
         torch.manual_seed(0)
@@ -431,6 +432,7 @@ def test_a_client_that_goes_back_to_weights_of_an_earlier_step_is_open(script):
     assert "the script loaded weights of an earlier step 2 times" in found.doubts
 
 
+@pytest.mark.ci
 def test_models_that_are_gone_share_no_tensors_with_later_ones(script):
     def call():
         for _ in range(6):
@@ -496,6 +498,7 @@ def test_an_engine_without_make_private_is_named(script, monkeypatch):
     assert "Opacus 1.0 and newer ones" in session.summary()
 
 
+@pytest.mark.ci
 def test_a_model_that_is_prepared_again_is_recorded_with_its_last_engine_alone(script):
     data = rows()
 

@@ -90,14 +90,16 @@ def test_a_step_that_begins_after_the_generators_is_replayed(tmp_path: Path) -> 
     assert (found.conformance.status, replays.replayed >= 2) == ("no-deviation-found", True)
 
 
-@pytest.mark.parametrize("change", [mixed, pytest.param(standardized, marks=pytest.mark.family)])
+@pytest.mark.ci
+@pytest.mark.parametrize("change", [mixed, standardized])
 def test_a_discriminator_that_mixes_records_deviates(change: Change, tmp_path: Path) -> None:
     found = Discriminator(change).train(tmp_path / "run")
     assert found.conformance.status == "deviates"
     assert any("other records' outputs" in check.test and check.p_value == 0.0 for check in found.checks)
 
 
-@pytest.mark.parametrize("midst", ["passed", pytest.param("loaded", marks=pytest.mark.family)])
+@pytest.mark.ci
+@pytest.mark.parametrize("midst", ["passed", "loaded"])
 def test_a_step_in_whose_midst_another_optimizer_steps_is_replayed(midst: str, tmp_path: Path) -> None:
     found = Discriminator(mixed, midst=midst).train(tmp_path / "run")
     assert found.conformance.status == "deviates"
@@ -155,6 +157,7 @@ def test_a_generator_that_reads_records_or_their_number_is_named(
     assert words in cautions(Discriminator(unchanged, loss_of=loss_of), tmp_path / "run")
 
 
+@pytest.mark.ci
 def test_steps_at_times_that_a_loss_decides_are_named(tmp_path: Path) -> None:
     class Deciding(Discriminator):
         number = 0

@@ -110,6 +110,7 @@ def test_datasets_and_samplers_without_indices_train_as_without_the_recorder(loa
         assert checked(tmp_path / "run").verdict == "open"
 
 
+@pytest.mark.ci
 def test_unsized_datasets_are_recorded(tmp_path: Path) -> None:
     model = nn.Linear(6, 2)
     optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.1), DataLoader(Unsized(), batch_size=30)
