@@ -198,8 +198,8 @@ def size_of_each_step(drawn: Drawn) -> Outcome:
     _sampling,
     compares="variance of the batch size",
     evidence="sum of the squared batch sizes",
-    null="Chernoff under the exact distribution, lower tail",
-    detects="sizes that vary less, as of a data loader with batches of one size",
+    null="Chernoff under the exact distribution, two-sided",
+    detects="sizes that vary less, as of a data loader with batches of one size, or more, as of records drawn together",
     limit_of="other-quantity",
 )
 def evenness(drawn: Drawn) -> Outcome:

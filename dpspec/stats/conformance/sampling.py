@@ -77,20 +77,27 @@ def mean_size(steps: int, total: int, law: TruncatedSize) -> Measurement:
 
 
 def evenness(steps: int, total: int, squares: int, law: TruncatedSize) -> Measurement:
-    """Test that batch sizes vary as declared: batches of a fixed size, or of a shuffled loader, vary too little.
+    """Test that batch sizes vary as declared.
 
-    ``total`` is the sum of the sizes of ``steps`` batches, ``squares`` the sum of the squares. p is Chernoff's bound on
-    the lower tail of S, the sum of (size - mean)^2. ``measured`` is S over its mean.
+    Batches of a fixed size, or of a shuffled loader, vary too little. If records enter together (windows of a series,
+    the records of a user), sizes vary too much: the other records of a batch then show whether a record was drawn.
+
+    ``total`` is the sum of the sizes of ``steps`` batches, ``squares`` the sum of the squares. p is twice Chernoff's
+    bound on a tail of S, the sum of (size - mean)^2. ``measured`` is S over its mean.
     """
     spread = _spread(steps, total, squares, law.mean)
     even = (round(law.mean) - law.mean) ** 2 * steps
-    is_detectable = law.variance > 0.0 and law.spread(even, steps, -1.0) <= LEVEL
-    low, typical = _chi_square(steps, law, LEVEL / LOOSE), _chi_square(steps, law, POWER)
+    is_detectable = law.variance > 0.0 and law.spread(even, steps, -1.0) <= 0.5 * LEVEL
+    low, typical = _chi_square(steps, law, 0.5 * LEVEL / LOOSE), _chi_square(steps, law, POWER)
     ratio, p_value = 1.0, 1.0
     if law.variance > 0.0:
-        ratio, p_value = spread / (steps * law.variance), law.spread(spread, steps, -1.0)
-    detectable = 1.0 - low / typical if is_detectable and low > 0.0 else None
-    return Measurement("variance of batch sizes", 1.0, ratio, p_value, detectable, details="lower tail")
+        ratio = spread / (steps * law.variance)
+        p_value = min(1.0, 2.0 * min(law.spread(spread, steps, -1.0), law.spread(spread, steps, 1.0)))
+    detectable = None
+    if is_detectable and low > 0.0:
+        high, typical_high = (_chi_square(steps, law, 1.0 - q) for q in (0.5 * LEVEL / LOOSE, POWER))
+        detectable = max(1.0 - low / typical, high / typical_high - 1.0)
+    return Measurement("variance of batch sizes", 1.0, ratio, p_value, detectable, details="two-sided")
 
 
 def record_spread(records: int, total: int, squares: int, steps: int, rate: float) -> Measurement:

@@ -68,15 +68,13 @@ def confirmations(
         yield "the server has of these records only the weights after each part: no other update, statistic or loss"
     choices = f"checkpoints, stopping by loss{_loads(run)}{_reads(run, script)}"
     yield f"the released model was chosen without them ({choices})"
-    architecture = (
-        *("features chosen by labels", "classes", "vocabulary", "layer sizes"),
-        *("frozen layers", "initial weights"),
-    )
+    weights = "frozen, pruned or initial weights"
+    architecture = ("features chosen by labels", "classes", "vocabulary", "layer sizes", weights)
     map_facts = run.fact(GradientMap)
     is_mapped = map_facts is not None and map_facts.explained
     maps = ["the map of the noisy gradient"] if is_mapped else []
     constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
-    yield f"{constants} were not tuned on or computed from them (else see how-to/tuning.md)"
+    yield f"{constants} were not tuned on or computed from them (see how-to/tuning.md)"
     yield (
         "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
         f"from its batch, earlier ones or the dataset{_not_replayed(run)}"
@@ -91,14 +89,18 @@ def confirmations(
         yield f"the data that public= declares holds no record and no copy of one ({public_facts.comparison})"
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
-    yield "seeds are secret: no constant, time, weights or records; no log is released"
+    yield (
+        "seeds and states of generators are secret: no constant, time, weights or records; no log, threshold or "
+        "statistic is released"
+    )
     if header.clipping == "ghost" and _not_replayed(run):
         yield "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by layer"
     if header.is_reported:
         tails = untested_tails(run.fact(Noise))
-        its_tails = f", and the noise is Gaussian {tails}, too" if tails else ""
+        its_tails = f", and the noise is Gaussian in all directions and {tails}" if tails else ""
         yield (
-            "the loop reports every drawn batch, also skipped ones, and its reported norms, sums and noise are true"
+            "the loop reports every drawn batch, also skipped ones, and draws them at random (by no hash or list); its "
+            "reported norms (after all weights), sums and noise are true"
             f"{its_tails}"
         )
         if _not_replayed(run):

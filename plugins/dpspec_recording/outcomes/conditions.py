@@ -163,8 +163,9 @@ _ALL = (
         channel="sampling",
         text="each record enters each batch independently",
         advice=(
-            "Batches were not drawn as declared, or some records more often: draw each record independently at each "
-            "step, at the declared rate, and use every batch that is drawn; or account for the actual scheme."
+            "Batches were not drawn as declared, some records more often, or several together: draw each record "
+            "independently at each step, at the declared rate, and use every batch that is drawn; or account for the "
+            "actual scheme."
         ),
         is_statistical=True,
     ),

@@ -56,8 +56,8 @@ UNOBSERVED = Fault(
     observed="reported",
     advice=(
         "Iterate the loader that make_private returned, instead of the original DataLoader, and give this "
-        "loader to dpspec.record: batches of another loader have no known sampling rate. A custom loop "
-        "reports each batch."
+        "loader to dpspec.record: batches of another loader have no known sampling rate. Make one step with "
+        "each batch: a second one has no sampling. A custom loop reports each batch."
     ),
 )
 FILLED = Fault(

@@ -124,6 +124,28 @@ QUIET = Fault(
     advice="One parameter got less noise than the others: draw noise of the same size for each coordinate.",
     limit_of="other-quantity",
 )
+CENTERED = Fault(
+    name="centered-noise",
+    assumption="noise-law",
+    title="sums of noise over a tensor, its rows or its columns",
+    observed="reported",
+    advice=(
+        "Noise was centered: it cancels in a sum over coordinates, which then shows the exact sum of the records. "
+        f"{GAUSSIAN}"
+    ),
+    limit_of="other-quantity",
+)
+LENGTHS = Fault(
+    name="equal-lengths",
+    assumption="noise-law",
+    title="variation of the noise's length over the steps",
+    observed="reported",
+    advice=(
+        "Noise was scaled to a fixed length or deviation: who knows the sum without a record sees whether the rest has "
+        f"this length. {GAUSSIAN}"
+    ),
+    limit_of="other-quantity",
+)
 SHAPE = Fault(
     name="values-in-intervals",
     assumption="noise-law",
@@ -193,6 +215,7 @@ class Noise(Probe[NoiseFacts]):
         for statistics in _processes(facts):
             yield from _distribution(statistics)
         yield from _directions(run)
+        yield from _lengths(run)
         if doubt := why_noise_seems_cut(facts) or why_squares_vary(run) or why_repeats_untested(facts):
             yield stated("noise-law", f", but {doubt}", "unchecked")
         else:
@@ -254,6 +277,13 @@ def _distribution(noise: NoiseStatistics) -> Iterator[RunTest]:
         if min(steps, count) >= 1 and quiet.rounding <= 1.0:
             measured = replace(noise_tests.least_coordinate(least, steps, count), test=QUIET.title)
             yield QUIET.measured(measured, f"of {count} coordinates")
+    if (centered := noise.centered) is not None and _is_known(centered.squares, centered.degrees, centered.families):
+        degrees, families = int(centered.degrees), int(centered.families)
+        if not grid and min(degrees, families) >= 1 and centered.rounding <= 0.5:
+            # Rounding can bring each sum closer to 0.
+            least = (math.sqrt(centered.squares) + math.sqrt(degrees) * centered.rounding) ** 2
+            measured = replace(noise_tests.quietest({"": (least, degrees)}, families)[1], test=CENTERED.title)
+            yield CENTERED.measured(measured, f"of {families} families of sums")
     of_steps: tuple[tuple[tuple[int, ...], int, str, LimitOf], ...] = (
         (noise.counts, 1, "in total", "all-steps"),
         (noise.worst_counts, noise.counted, f"at each step, of {noise.counted}", "one-step"),
@@ -337,25 +367,43 @@ def why_noise_seems_cut(facts: NoiseFacts | None) -> str:
     return ""
 
 
+def _variation(run: RecordedRun) -> tuple[float, int] | None:
+    """The variance of the squared noise over the steps, relative to independent normal values, and the number of steps.
+
+    None if ranks or rounding change it, or for few steps or numbers.
+    """
+    squares, count = run.scaled_squares, run.header.parameters
+    if squares is None or len(squares) < _FEWEST_STEPS or count < _FEWEST_NUMBERS:
+        return None
+    if run.header.world or run.sums_type:  # ranks draw shares of the noise, and half precision rounds it
+        return None
+    mean = float(squares.mean())
+    if not mean > 0.0:
+        return None
+    # The cube root of a chi-square is almost normal (Wilson and Hilferty 1931), for 256 numbers within 1e-3.
+    unit = 2.0 / (9.0 * count)
+    normal = (np.cbrt(squares / mean) - (1.0 - unit)) / math.sqrt(unit)
+    return float(np.square(normal).sum()) / len(squares), len(squares)
+
+
+def _lengths(run: RecordedRun) -> Iterator[RunTest]:
+    """Whether the length of the noise varies at all: one degree of freedom is the measured mean."""
+    if (variation := _variation(run)) is not None:
+        variance, steps = variation
+        measured = noise_tests.quietest({"": (_ROUNDED * steps * variance, steps - 1)})[1]
+        yield LENGTHS.measured(replace(measured, test=LENGTHS.title), f"of {steps} steps")
+
+
 def why_squares_vary(run: RecordedRun) -> str:
     """The variation of the squared noise over the steps of one process, if it is too large; empty otherwise.
 
     A product of Gaussian matrices (m, r) and (r, n) has normal-looking values of the declared size, but its squared
     length varies 1 + (m + n) / r times as much, and a record shows in the directions that the product lacks.
     """
-    squares, count = run.scaled_squares, run.header.parameters
-    if squares is None or len(squares) < _FEWEST_STEPS or count < _FEWEST_NUMBERS:
+    if (variation := _variation(run)) is None:
         return ""
-    if run.header.world or run.sums_type:  # ranks draw shares of the noise, and half precision rounds it
-        return ""
-    mean = float(squares.mean())
-    if not mean > 0.0:
-        return ""
-    # The cube root of a chi-square is almost normal (Wilson and Hilferty 1931), for 256 numbers within 1e-3.
-    unit = 2.0 / (9.0 * count)
-    normal = (np.cbrt(squares / mean) - (1.0 - unit)) / math.sqrt(unit)
-    variance = float(np.square(normal).sum()) / len(squares)
-    if special.chdtrc(len(squares), len(squares) * variance / _ROUNDED) > LEVEL:
+    variance, steps = variation
+    if special.chdtrc(steps, steps * variance / _ROUNDED) > LEVEL:
         return ""
     return (
         f"the squared noise varies over the steps {variance:.3g} times as much as the squares of independent normal "

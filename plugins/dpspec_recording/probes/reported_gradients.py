@@ -120,7 +120,8 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
     if gradients is None or not gradients.steps:
         return (
             "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
-            "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure"
+            "before run.stepped(), with gradients that exist when step() is called, not with gradients of a closure; "
+            "a loop on arrays gives them as run.stepped(parameters=..., gradients=...)"
         )
     if gradients.summed < gradients.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"

@@ -405,4 +405,4 @@ class Session:
             return f"nothing was recorded: {obstacles}"
         if self._steps is None:
             return f"nothing was recorded: the script did not import torch. {OWN_LOOP}"
-        return f"nothing was recorded: the script called make_private of no PrivacyEngine of Opacus. {OWN_LOOP}"
+        return f"nothing was recorded: no call of make_private of Opacus' PrivacyEngine returned. {OWN_LOOP}"

@@ -77,6 +77,9 @@ class ReplayedLoop:
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
         self._batch_tensors: list[Tensor] = []
+        self._sources: dict[
+            int, Tensor
+        ] = {}  # of tensors of the batch, those with a row for each record of the dataset
         self._find_records: Callable[[], HeldRecords] | None = None  # finds the records of the batch in the step
         self._reported: dict[str, tuple[list[Tensor], list[Tensor], int]] = {}
         self._update: tuple[list[Tensor], list[Tensor], int] | None = None
@@ -312,15 +315,30 @@ class ReplayedLoop:
         }
 
     def _equal_records(self, batch: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Batches of one record, with the values that :meth:`_values` gives it, and of its scaled features with its own
-        label: one of the two labels is wrong, and gives a large gradient."""
+        """Batches of one record, with the values that :meth:`_values` gives it, of its scaled features with its own
+        label (one of the two labels is wrong, and gives a large gradient), and with extreme numbers."""
         row = self._random.randrange(len(batch[0]))
         own_label = [tensor.detach().clone() for tensor in batch]
         for value in own_label:
             if value.is_floating_point() and value.numel() > len(value):
                 value[row] *= _SCALES[1]
-        variants = [*self._values(batch, row), own_label]
+        variants = [*self._values(batch, row), own_label, *self._extreme_numbers(batch)]
         return [[value[row].expand_as(value).clone() for value in values] for values in variants]
+
+    def _extreme_numbers(self, batch: Sequence[Tensor]) -> list[list[Tensor]]:
+        """The batch with the largest real number of the dataset for each record, if each record has a real number.
+
+        A loop may multiply clipped gradients by such numbers. If few are large, most batches have none of these.
+        """
+        values = [tensor.detach().clone() for tensor in batch]
+        changed = False
+        for value, tensor in zip(values, batch, strict=True):
+            source = self._sources.get(id(tensor))
+            if source is not None and tensor.is_floating_point() and tensor.numel() == len(tensor):
+                numbers = source.detach().reshape(-1)
+                value[...] = numbers[numbers.abs().nan_to_num(nan=0.0, posinf=0.0).argmax()]
+                changed = True
+        return [values] if changed else []
 
     def _places_of(
         self,
@@ -374,6 +392,7 @@ class ReplayedLoop:
         computed: set[int] = set()  # from values of the data, such as the indices of nearest neighbors
         data: dict[int, bool] = {}  # of tensors that come from data only, whether they have a row for each record
         batch: list[Tensor] = []
+        self._sources = {}
 
         def is_data(tensor: Tensor) -> bool:
             if id(tensor) not in produced and id(tensor) not in data and not {id(tensor)} & (self._known | picked):
@@ -396,6 +415,8 @@ class ReplayedLoop:
                     rows = bool(tensor.dim()) and len(tensor) == records
                     if rows and not from_rows and id(tensor) not in picked and id(tensor) not in produced:
                         batch.append(tensor)
+                        if operation.function in _INDEXING and len(sources) == 1:
+                            self._sources[id(tensor)] = sources[0]
                     data[id(tensor)] = rows or from_rows
             elif any(id(tensor) in computed or (id(tensor) in data and tensor.dim()) for tensor in arguments):
                 computed |= {id(tensor) for tensor in results}

@@ -39,6 +39,20 @@ class Quietest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Centered:
+    """The family of sums of noise that vary least: over a tensor, or over the rows or the columns of a matrix.
+
+    squares: of sums of n values in units of n^0.5 standard deviations, added up over ``degrees`` sums of the sampled
+    steps. families: the number of these. rounding: of such a sum.
+    """
+
+    squares: Statistic
+    degrees: Statistic
+    families: Statistic
+    rounding: Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
 class AlongSums:
     """Squared components of the noise along the sum of each step: their sum, and the largest."""
 
@@ -72,7 +86,7 @@ class NoiseStatistics:
     counts: values in each interval, over all steps; worst_counts: of the step with the smallest probability; counted:
     the number of these steps. edge_error: the error of an edge of an interval, in standard deviations. sampled: the
     number of sampled steps. coarse: values rounded more coarsely than their type, of ``checked``. repeats: within a
-    step; pooled: between steps. quietest, grid: None if unknown.
+    step; pooled: between steps. quietest, centered, grid: None if unknown.
     """
 
     counts: tuple[Count, ...]
@@ -87,6 +101,7 @@ class NoiseStatistics:
     along_sums: AlongSums
     extremes: Extremes
     quietest: Quietest | None
+    centered: Centered | None
     grid: Grid | None
 
 

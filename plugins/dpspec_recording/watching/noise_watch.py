@@ -1,8 +1,9 @@
 """Statistics of a run's noise, for tests that it is fresh, Gaussian and independent across coordinates and steps.
 
 Every step contributes its component along the sum, its largest absolute value, squares of coordinates and the values of
-about two thousand coordinates; sampled steps also their largest absolute values and trailing bits. Steps and
-coordinates are chosen by the operating system's randomness. ``dpspec.stats.gaussian_noise`` has the null distributions.
+about two thousand coordinates; sampled steps also their largest absolute values, trailing bits, and sums over tensors,
+rows and columns. Steps and coordinates are chosen by the operating system's randomness. ``dpspec.stats.gaussian_noise``
+has the null distributions.
 
 The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
 the size of the sum, which is fixed before its noise is drawn. So tests of single values use the coordinates where the
@@ -19,8 +20,10 @@ import torch
 from torch import Tensor
 
 from dpspec.stats import gaussian_noise
+from dpspec.stats.conformance.noise_tests import log_lower_tail
 from dpspec_recording.watching.noise_facts import (
     AlongSums,
+    Centered,
     Extremes,
     Grid,
     NoiseStatistics,
@@ -75,6 +78,8 @@ class NoiseWatch:
         self._resolution = max([2.0**-23, *(torch.finfo(p.dtype).eps for p in parameters if p.is_floating_point())])
         self._random, self._steps, self._precise = random.SystemRandom(), 0, 0
         self._lengths = [size for size in map(math.prod, shapes) if size]
+        self._rows = [shape[0] if shape else 1 for shape in shapes if math.prod(shape)]
+        self._families: dict[tuple[int, str], list[float]] = {}
         self._coordinates = sum(self._lengths)
         self._counts = np.zeros(gaussian_noise.INTERVALS, dtype=np.int64)
         self._worst: tuple[float, list[int]] = (1.0, [])
@@ -127,6 +132,7 @@ class NoiseWatch:
         self._add_squares(noise if precise.all() else noise[torch.as_tensor(precise)], std[precise] ** -2)
         for row in np.flatnonzero(precise & np.array(sampled)).tolist():
             self._sampled += 1
+            self._add_families(noise[row], None if total is None else total[row], float(std[row]))
             if total is not None:
                 self._add_sampled(noise[row], total[row], float(std[row]), unit)
 
@@ -202,6 +208,36 @@ class NoiseWatch:
         where = self._every(_VALUES)
         self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
 
+    def _add_families(self, noise: Tensor, total: Tensor | None, std: float) -> None:
+        """Add squared sums over each tensor, and over rows and columns, of the noise and of the sum that it covers."""
+        sources = [noise] if total is None else [noise, total]
+        for index, rows in enumerate(self._rows):
+            start, size = sum(self._lengths[:index]), self._lengths[index]
+            matrices = [source[start : start + size].view(rows, -1).double() / std for source in sources]
+            dimensions = {"tensor": (0, 1), "rows": (1,), "columns": (0,)} if 1 < rows < size else {"tensor": (0, 1)}
+            for name, over in dimensions.items():
+                sums = [matrix.sum(over) for matrix in matrices]
+                added = size // sums[0].numel()
+                if added < 2:
+                    continue
+                squares = [*(float(part.square().sum()) / added for part in sums), math.inf]
+                family = self._families.setdefault((index, name), [0.0, 0.0, 0.0, added])
+                family[0] += squares[0]
+                family[1] += squares[1]  # infinite if the sum is unknown
+                family[2] += sums[0].numel()
+
+    def _least_family(self) -> Centered | None:
+        """The family with the smallest probability, of those in which the sum is not 0 itself, as its noise may be."""
+        tested = [
+            (squares, degrees, math.sqrt(added) * self._rounding)
+            for squares, of_sum, degrees, added in self._families.values()
+            if of_sum > degrees * (8.0 * math.sqrt(added) * self._rounding) ** 2
+        ]
+        if not tested:
+            return None
+        squares, degrees, rounding = min(tested, key=lambda family: log_lower_tail(family[0], family[1]))
+        return Centered(squares=statistic(squares), degrees=degrees, families=len(tested), rounding=statistic(rounding))
+
     def _add_to_pool(self, values: Array) -> None:
         """Keep the largest absolute values of all steps, whose gaps show numbers that several steps have in common."""
         self._pool.append(values)
@@ -266,6 +302,7 @@ class NoiseWatch:
             along_sums=AlongSums(steps=steps, squares=statistic(squares), largest=statistic(longest)),
             extremes=Extremes(numbers=numbers, largest=statistic(largest), rounding=statistic(self._rounding)),
             quietest=quietest,
+            centered=self._least_family(),
             grid=_grid(self._grid.found()) if self._is_exact else None,
         )
 

@@ -159,6 +159,33 @@ def test_thresholds_of_layers_are_added_also_if_no_record_reaches_them(
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("after", [True, False])
+def test_a_factor_after_the_clipping_is_found_although_no_batch_has_a_record_with_a_large_one(
+    after: bool, tmp_path: Path
+) -> None:
+    """Weights of 10 for two records that are never drawn, times the loss or times the clipped gradient."""
+    loop = OwnLoop()
+    weights = torch.ones(len(loop.x))
+    weights[:2] = 10.0
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn = loop.poisson()
+        drawn = drawn[drawn > 1]
+        rows = loop.rows(drawn)
+        weigh = weights[drawn]
+        if not after:
+            rows = [torch.einsum("i,i...->i...", weigh, row) for row in rows]
+        norms = norms_of(rows)
+        factors = (loop.clip / norms.clamp_min(1e-12)).clamp_max(1.0) * (weigh if after else 1.0)
+        loop.step(run, drawn, norms * factors, [torch.einsum("i,i...", factors, row) for row in rows], loop.noise())
+
+    found = trained(tmp_path / "run", step, loop=loop)
+    longest = found.run.fact(Replays).longest
+    assert longest == pytest.approx(10.0, rel=0.01) if after else 0.5 < longest <= 1.0 + 1e-5
+    assert found.status[0] == ("open" if after else "proved")
+
+
+@pytest.mark.ci
 def test_a_public_term_of_the_reported_sum_is_open_and_no_deviation(tmp_path: Path) -> None:
     def step(loop: OwnLoop, run: Any) -> None:
         drawn = loop.poisson()

@@ -246,6 +246,7 @@ GOOD = NoiseStatistics(
     along_sums=AlongSums(steps=0, squares=0.0, largest=0.0),
     extremes=Extremes(numbers=0, largest=0.0, rounding=0.0),
     quietest=Quietest(squares=2.0, steps=10, coordinates=40, rounding=1e-6),
+    centered=None,
     grid=None,
 )
 

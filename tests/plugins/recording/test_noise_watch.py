@@ -23,7 +23,7 @@ from dpspec import json_records
 from dpspec.contract import Check
 from dpspec_recording.outcomes.faults import checks_of as checks_of_tests
 from dpspec_recording.outcomes.outcome import run_tests
-from dpspec_recording.probes.noise import ALONG, EXTREME, POOLED, Noise, why_squares_vary
+from dpspec_recording.probes.noise import ALONG, CENTERED, EXTREME, LENGTHS, POOLED, Noise, _lengths, why_squares_vary
 from dpspec_recording.watching.noise_facts import NoiseFacts, NoiseStatistics
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.noise_watch import NoiseWatch
@@ -169,6 +169,8 @@ ATTACKS: dict[str, Draw] = {
     "one coordinate without": whole(lambda z: z * (torch.arange(len(z)) != len(z) // 3)),
     "uneven": whole(lambda z: z * torch.tensor([0.5, math.sqrt(1.75)])[torch.arange(len(z)) % 2]),
     "from the tenth step on": across(late),
+    "centered tensors": by_layer(lambda z: z - z.mean()),
+    "tensors of one deviation": by_layer(lambda z: z / z.std()),
 }
 
 
@@ -479,6 +481,52 @@ def test_noise_of_low_rank_in_opacus_leaves_the_claim_open(
     (assumption,) = [a for a in checked(tmp_path / "run").assumptions if a.name == "noise-law"]
     assert (assumption.status == "unchecked") == (rank is not None)
     assert ("as noise of low rank does" in assumption.text) == (rank is not None)
+
+
+CENTERINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tensor": lambda z: z - z.mean(),
+    "rows": lambda z: z - z.flatten(1).mean(1).view(-1, *[1] * (z.ndim - 1)) if z.ndim > 1 else z,
+    "columns": lambda z: z - z.mean(0) if z.ndim > 1 else z,
+}
+
+
+@pytest.mark.parametrize("sums", ["other", "centered", "unknown"])
+@pytest.mark.parametrize("centered", CENTERINGS)
+def test_noise_that_cancels_in_sums_is_found_unless_the_sum_of_the_records_cancels_too(
+    centered: str, sums: str
+) -> None:
+    """Noise on a subspace suffices if the sum never leaves it. Fresh noise passes."""
+    torch.manual_seed(11)
+    shapes, change = [(300, 60), (7, 3, 5)], CENTERINGS[centered]
+    for noise_change, found in ((change, sums != "centered"), (lambda z: z, False)):
+        watch = NoiseWatch([torch.empty(shape) for shape in shapes])
+        for _ in range(12):
+            noise = [noise_change(torch.randn(shape)) for shape in shapes]
+            totals = [torch.rand(shape) for shape in shapes]
+            totals = [change(total) for total in totals] if sums == "centered" else totals
+            if sums == "unknown":
+                watch.add(NoiseSketch([z.numel() for z in noise]).measure([z.reshape(1, -1) for z in noise]), [1.0])
+            else:
+                add(watch, noise, totals, 1.0)
+        tests = {one.test: one.p_value for one in checks_of(watch, shapes)}
+        p_value = next((p for test, p in tests.items() if test.startswith(CENTERED.title)), 1.0)
+        assert p_value < REJECTED if found else p_value > HONEST
+
+
+def lengths_of(squares: Any, numbers: int) -> float:
+    """The p-value of the test that the length of the noise varies."""
+    (test,) = list(_lengths(recorded_squares(squares, numbers)))
+    assert test.check.test.startswith(LENGTHS.title)
+    return test.check.p_value
+
+
+@pytest.mark.parametrize("steps", [10, 400])
+@pytest.mark.parametrize("numbers", [256, 5000])
+def test_noise_of_a_fixed_length_is_found(steps: int, numbers: int) -> None:
+    """Of normal values the length varies; rounding of 1e-6 of a fixed one hides nothing."""
+    generator = np.random.default_rng(steps + numbers)
+    assert lengths_of(numbers * (1.0 + 1e-6 * generator.standard_normal(steps)), numbers) < REJECTED
+    assert min(lengths_of(generator.chisquare(numbers, steps), numbers) for _ in range(200)) > 1e-5
 
 
 @pytest.mark.parametrize("steps", [4, 60, 400])

@@ -47,6 +47,7 @@ from dpspec_recording.rules.builtin import RULES
 from dpspec_recording.step_replay.facts import MapFacts, ReplayFacts, SizeFacts
 from dpspec_recording.watching.noise_facts import (
     AlongSums,
+    Centered,
     Extremes,
     Grid,
     NoiseFacts,
@@ -69,6 +70,7 @@ STATISTICS = NoiseStatistics(
     along_sums=AlongSums(steps=100, squares=100.0, largest=6.0),
     extremes=Extremes(numbers=100_000, largest=4.4, rounding=1e-6),
     quietest=Quietest(squares=60.0, steps=100, coordinates=1000, rounding=1e-6),
+    centered=Centered(squares=15.0, degrees=20, families=5, rounding=1e-5),
     grid=None,
 )
 
@@ -157,6 +159,7 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Noise, noisy(along_sums=AlongSums(steps=100, squares=900.0, largest=60.0)), "noise-along-sum"),
     (Noise, noisy(extremes=Extremes(numbers=100_000, largest=3.0, rounding=1e-6)), "largest-value noise-law"),
     (Noise, noisy(quietest=Quietest(squares=1.0, steps=100, coordinates=1000, rounding=1e-6)), "quietest-coordinate"),
+    (Noise, noisy(centered=Centered(squares=1e-8, degrees=20, families=5, rounding=1e-5)), "centered-noise"),
     (Noise, noisy(counts=(100_000, *[0] * (INTERVALS - 1))), "values-in-intervals"),
     (Noise, noisy(coarse=900), "coarse-values"),
     (Noise, noisy(grid=Grid(spacing=0.01, noise=500, sums=500)), "noise-law"),

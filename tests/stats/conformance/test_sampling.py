@@ -59,13 +59,13 @@ def test_variance_p_values_are_valid_by_enumeration(rate: float) -> None:
     steps, records = 3, 5
     mass = stats.binom.pmf(range(records + 1), records, rate)
     law = TruncatedSize(records, rate, records)
-    two_sided, lower = [], []
+    of_records, of_sizes = [], []
     for sizes in product(range(records + 1), repeat=steps):
         sums = steps, sum(sizes), sum(s * s for s in sizes)
         probability = math.prod(mass[s] for s in sizes)
-        two_sided.append((sampling.record_spread(*sums, records, rate).p_value, probability))
-        lower.append((sampling.evenness(*sums, law).p_value, probability))
-    for outcomes in (two_sided, lower):
+        of_records.append((sampling.record_spread(*sums, records, rate).p_value, probability))
+        of_sizes.append((sampling.evenness(*sums, law).p_value, probability))
+    for outcomes in (of_records, of_sizes):
         for level in {1e-6, 0.01, 0.05, 0.2, *(p for p, _ in outcomes)}:
             assert math.fsum(probability for p, probability in outcomes if p <= level) <= level + 1e-12
 
@@ -78,6 +78,16 @@ def test_poisson_batches_pass_and_fixed_ones_do_not(steps: int, records: int, ra
         assert sampling.evenness(steps, int(sizes.sum()), int((sizes**2).sum()), law).p_value > 1e-3
     size = round(records * rate)
     assert sampling.evenness(steps, steps * size, steps * size**2, law).p_value < 1e-12
+
+
+@pytest.mark.parametrize(("steps", "records", "together"), [(60, 1000, 5), (200, 1000, 2), (100, 10_000, 8)])
+def test_records_that_are_drawn_together_vary_the_sizes_too_much(steps: int, records: int, together: int) -> None:
+    """Windows of a series: each record is drawn at the declared rate, and the whole window with it."""
+    law = TruncatedSize(records, 0.05, records)
+    sizes = together * np.random.default_rng(1).binomial(records // together, 0.05, steps)
+    found = sampling.evenness(steps, int(sizes.sum()), int((sizes**2).sum()), law)
+    assert found.p_value < 1e-7
+    assert found.measured == pytest.approx(together, rel=0.4)
 
 
 @pytest.mark.ci
@@ -94,12 +104,13 @@ def test_a_detectable_spread_is_detected() -> None:
             found += test(steps, int(sizes.sum()), int((sizes**2).sum()), *more).p_value <= LEVEL
         return found
 
-    even = sampling.evenness(steps, 0, 0, law).detectable
-    both = sampling.record_spread(steps, 0, 0, records, rate).detectable
-    assert even is not None
-    assert both is not None
-    assert rejected(sampling.evenness, 1 - even, law) >= stats.binom.ppf(0.001, 100, 0.99)
-    for ratio in (max(0.0, 1 - both), 1 + both):
+    of_sizes = sampling.evenness(steps, 0, 0, law).detectable
+    of_records = sampling.record_spread(steps, 0, 0, records, rate).detectable
+    assert of_sizes is not None
+    assert of_records is not None
+    for sign in (-1, 1):
+        assert rejected(sampling.evenness, max(0.0, 1 + sign * of_sizes), law) >= stats.binom.ppf(0.001, 100, 0.99)
+        ratio = max(0.0, 1 + sign * of_records)
         assert rejected(sampling.record_spread, ratio, records, rate) >= stats.binom.ppf(0.001, 100, 0.99)
 
 
