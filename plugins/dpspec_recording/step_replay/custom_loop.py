@@ -77,9 +77,8 @@ class ReplayedLoop:
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
         self._batch_tensors: list[Tensor] = []
-        self._sources: dict[
-            int, Tensor
-        ] = {}  # of tensors of the batch, those with a row for each record of the dataset
+        #: By tensor of the batch that was taken from it: tensors with a row for each record of the dataset.
+        self._sources: dict[int, Tensor] = {}
         self._find_records: Callable[[], HeldRecords] | None = None  # finds the records of the batch in the step
         self._reported: dict[str, tuple[list[Tensor], list[Tensor], int]] = {}
         self._update: tuple[list[Tensor], list[Tensor], int] | None = None
