@@ -252,7 +252,7 @@ def _executed(
                 more_phases=max(0, len(executed_phases) - _MOST_PHASES),
                 phases_alone=schedule.is_of_phases_alone,
                 advice=advice_on(bad, bad),
-                retraining=retraining_of(run),
+                retraining=retraining_of(schedule, spec.claims),
                 assumes=assumes(run_channels),
                 assumed=assumed,
                 public=public,
