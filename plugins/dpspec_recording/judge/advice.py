@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 
 from dpspec.contract import Claim
-from dpspec.decimals import exact
+from dpspec.decimals import exact, nearest
 from dpspec.engine.schedule_privacy import Schedule, noise_for
 from dpspec_recording.judge.bounds import ScheduleBounds
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
@@ -43,7 +43,7 @@ def retraining_of(schedule: ScheduleBounds, claims: Sequence[Claim]) -> str:
     noise = _noise_for(schedule, claims)
     if noise is None:
         return f"train with {_RETRAINING}"
-    present = exact(schedule.run.noise_multipliers[0] or 0.0)
+    present = nearest(schedule.run.noise_multipliers[0] or 0.0, digits=5)
     return f"train with a noise multiplier of {exact(noise)} (now {present}), or with a smaller rate or fewer steps"
 
 

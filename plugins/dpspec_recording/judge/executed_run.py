@@ -246,7 +246,7 @@ def _executed(
                 origin=recorded_origin(run),
                 cautions=(
                     *cautions(run, canaries, "" if unbounded is None else unbounded.method),
-                    *hidden_sums(spec.claims, run, findings),
+                    *(() if bad else hidden_sums(spec.claims, run, findings)),
                 ),
                 phases=tuple(executed_phases[:_MOST_PHASES]),
                 more_phases=max(0, len(executed_phases) - _MOST_PHASES),
