@@ -192,11 +192,14 @@ def _guesses(guesses: RightGuesses) -> str:
     from dpspec.engine.schedule_privacy import LEVELS
 
     records = "one record" if guesses.group_size == 1 else f"up to {guesses.group_size} records"
+    people, take_part = f"{guesses.targets} people with {records} each", "take part or not by fair coins"
+    if guesses.targets == 1:
+        people, take_part = f"1 person with {records}", "takes part or not by a fair coin"
     if guesses.membership:
-        question = f"Of {guesses.targets} people with {records} each, who take part or not by fair coins, "
+        question = f"Of {people}, who {take_part}, "
         question += "an attacker who guesses for all is right about at most"
     else:
-        question = f"Of {guesses.targets} people with {records} each, which an attacker guesses with probability "
+        question = f"Of {people}, which an attacker guesses with probability "
         question += f"{decimals.exact(guesses.baseline)} without the release, the attacker guesses right at most"
     share, alone = guesses.targets * guesses.mean_share, guesses.targets * guesses.baseline
     rows = [("", "with the release", "without it")]

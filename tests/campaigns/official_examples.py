@@ -303,7 +303,7 @@ EXAMPLES = {
         arguments=(
             *("--output_dir", "trained", "--per_device_train_batch_size", "16", "--num_train_epochs", "1"),
             *("--target_epsilon", "8", "--per_sample_max_grad_norm", "1.0", "--sequence_len", "16"),
-            *("--report_to", "none", "--use_cpu", "true", "--remove_unused_columns", "false"),
+            *("--report_to", "none", "--use_cpu", "true", "--remove_unused_columns", "false", "--save_strategy", "no"),
         ),
         substitutions=(
             ("import datasets\n", "import datasets\nimport posts\n", "no download"),

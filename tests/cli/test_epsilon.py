@@ -140,6 +140,14 @@ def test_right_guesses_about_several_people(dpspec):
     assert [row["right"] >= row["without_release"] for row in content["at_most"]] == [True, True, True]
 
 
+def test_a_single_target_is_one_person(dpspec):
+    schedule = ("epsilon", "--noise", 1.1, "--rate", 0.01, "--steps", 100, "--targets", 1)
+    text = " ".join(dpspec(*schedule).out.split())
+    assert "Of 1 person with one record, who takes part or not by a fair coin, an attacker" in text
+    text = " ".join(dpspec(*schedule, "--baseline", 0.1).out.split())
+    assert "Of 1 person with one record, which an attacker guesses with probability 0.1" in text
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -6,6 +6,7 @@ Each client has its own records, loads the server's weights, makes private steps
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +15,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+from dpspec_recording.scripts.session import start
+from support.checked_runs import CheckedRun, Question, check_run
+
 FEATURES, RECORDS, BATCH = 6, 200, 20
 
 #: Faults of a federation by name.
 STATE_WITHOUT_NOISE, ACCOUNTANT_PER_ROUND, PLAIN_STEPS = "state without noise", "accountant per round", "plain steps"
 RECORDS_IN_STATE = "records in the averaged state"
+NO_NOISE, TWICE_THE_RATE = "a round without noise", "a round at twice the rate"
+RECORDS_FROM_SERVER = "records in the server's weights"
 
 
 class FeatureMeans(nn.Module):
@@ -69,14 +75,17 @@ class Client:
         engine = PrivacyEngine(accountant="rdp")
         if self.accountant is not None and self.fault != ACCOUNTANT_PER_ROUND:
             engine.accountant = self.accountant
+        later = self.accountant is not None
         self.accountant = engine.accountant
         private, optimizer, loader = engine.make_private(
             module=model,
             optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
             data_loader=DataLoader(self.data, batch_size=BATCH),
-            noise_multiplier=self.noise,
+            noise_multiplier=0.0 if later and self.fault == NO_NOISE else self.noise,
             max_grad_norm=1.0,
         )
+        if later and self.fault == TWICE_THE_RATE:
+            loader.batch_sampler.sample_rate *= 2
         for _ in range(epochs):
             for x, y in loader:
                 optimizer.zero_grad()
@@ -107,8 +116,40 @@ def average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
 
 
+def recorded_federation(
+    folder: Path, federate: Callable[[list[Client], int], None], fault: str, rounds: int
+) -> tuple[list[Client], list[CheckedRun]]:
+    """Five clients in one recorded script, and the check of each one's recording.
+
+    Args:
+        folder: The folder of the recordings.
+        federate: Trains the clients for a number of rounds.
+        fault: As for :func:`clients_with`.
+        rounds: The number of rounds.
+    """
+    torch.seed()
+    clients = clients_with(5, fault)
+    session = start(folder, whole=True, summary=False, client=True)
+    try:
+        federate(clients, rounds)
+    finally:
+        session.end()
+    assert session.failures == []
+    question = Question(delta=1e-5, epsilon=20.0)
+    return clients, [check_run(folder / str(number), question) for number in range(1, len(clients) + 1)]
+
+
+def with_records(weights: dict[str, Tensor], client: Client) -> dict[str, Tensor]:
+    """The weights, whose first rows a faulty server replaces by records of a client."""
+    name = next(name for name, tensor in weights.items() if tensor.shape[-1:] == (FEATURES,))
+    (x, _), tensor = client.data.tensors, weights[name]
+    return {**weights, name: x[: len(tensor)].clone()}
+
+
 def federation(clients: list[Client], rounds: int, server: Callable[..., dict[str, Tensor]] = average) -> None:
     """All clients train in each round from the server's weights."""
     weights = new_model(clients[-1].fault).state_dict()
     for _ in range(rounds):
         weights = server([client.train(weights) for client in clients])
+        if clients[0].fault == RECORDS_FROM_SERVER:
+            weights = with_records(weights, clients[0])

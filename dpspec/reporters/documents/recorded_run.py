@@ -108,14 +108,15 @@ def _outcome(
         word = f"proved, but {words.count(cautions, 'caution')}" if cautions else "proved"
         label = Badge(", ".join([word, *stated_conditions]), "proved")
         return label, f"{stated}: {words.bounds(audit, verdict).brief}"
+    exceeds = verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed
+    advice = f" {words.sentence(recording.retraining)}." if exceeds and recording.retraining else ""
     if verdict.verdict not in ("open", "supported"):
         label = Badge(verdict.verdict, verdict.verdict)
-        return label, f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}"
+        return label, f"{stated} ({words.bounds(audit, verdict)}): {verdict.reason}{advice}"
     label = Badge("not proved", "open")
     doubted = any(channel.status in ("open", "violated") for channel in recording.channels)
-    if verdict.upper is not None and verdict.claimed is not None and verdict.upper > verdict.claimed:
-        advice = f". {words.sentence(recording.retraining)}" if recording.retraining else ""
-        return label, f"{stated}: {words.bounds(audit, verdict).brief}{advice}"
+    if exceeds:
+        return label, f"{stated}: {words.bounds(audit, verdict).brief}{advice and f'.{advice}'}"
     if doubted or not epsilon:
         return label, f"{stated}: the recording leaves the following open"
     return label, f"{stated}: {verdict.reason.removeprefix('Not proved: ')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -18,10 +19,15 @@ class Imported(MetaPathFinder):
         self._calls = dict(calls)
 
     def start(self) -> None:
-        for name in list(self._calls):
-            if (module := sys.modules.get(name)) is not None:
-                self._calls.pop(name)(module)
+        """Call for each loaded library, after another thread's import of it ends; later ones are found."""
         sys.meta_path.insert(0, self)
+        for name in list(self._calls):
+            if name in sys.modules:
+                try:
+                    module = import_module(name)  # waits for its lock
+                except Exception:  # the script's own import raises it, too
+                    continue
+                self._call(module)
 
     def stop(self) -> None:
         if self in sys.meta_path:
@@ -51,7 +57,10 @@ class Imported(MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            if (call := self._calls.pop(spec.name, None)) is not None:
-                call(module)
+            self._call(module)
 
         loader.exec_module = exec_module
+
+    def _call(self, module: ModuleType) -> None:
+        if (call := self._calls.pop(module.__name__, None)) is not None:
+            call(module)

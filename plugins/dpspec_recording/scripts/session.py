@@ -34,7 +34,8 @@ OWN_LOOP = (
 OTHER_LIBRARIES = {
     "jax_privacy": (
         "jax-privacy adds the noise inside of compiled functions: a loop needs `with record_steps(...)` around it, and "
-        "in it one call steps.report(...) in each step: docs/how-to/audit-your-own-loop.md#a-loop-in-jax"
+        "in it one call steps.report(...) in each step, with independent noise (num_bands=1): "
+        "docs/how-to/audit-your-own-loop.md#a-loop-in-jax"
     ),
     "fastDP": (
         "fastDP clips and sums inside of backward passes, under no public name: prepare the training by Opacus' "

@@ -303,3 +303,17 @@ def test_shuffled_batches_have_a_bound_in_one_adjacency(recordings: Recordings) 
     schedule = ScheduleBounds(observe(recordings["shuffled"])[0])
     assert schedule.epsilon("add-remove", 1e-5, 1).interval is None
     assert schedule.epsilon("zero-out", 1e-5, 1).interval is not None
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("noise", [1.1, 1.2])
+def test_noisy_sums_of_a_run_that_deviates_have_no_stated_epsilon(
+    place: Path, recordings: Recordings, noise: float
+) -> None:
+    shutil.rmtree("run")
+    recordings.copy("adamw", place / "run")
+    _, audit = ran(place, noise=noise, epsilon=0.5)
+    deviates = audit["conformance"]["status"] == "deviates"
+    assert deviates == (noise != 1.1)
+    stated = [text for text in audit["recording"]["cautions"] if "noisy sums of all steps" in text]
+    assert bool(stated) == (not deviates)

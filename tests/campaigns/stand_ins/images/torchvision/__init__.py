@@ -3,3 +3,6 @@
 from . import datasets, models, transforms, utils
 
 __all__ = ["datasets", "models", "transforms", "utils"]
+
+#: Transformers reads this name when it is imported.
+io = None

@@ -1,0 +1,72 @@
+"""The noise multiplier that fits a claim below the certified epsilon of a recording."""
+
+import dataclasses
+import re
+
+import pytest
+from support.checked_runs import checked, run_page
+from support.opacus_training import Training
+
+from dpspec.accounting import Mixture, PrivacyLoss
+from dpspec.contract import FrozenMap
+from dpspec.language.load import from_document
+from dpspec.registry.loader import load_catalog
+from dpspec_recording.judge.advice import retraining_of
+from dpspec_recording.judge.bounds import ScheduleBounds
+
+GENERAL = (
+    "train with a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"
+)
+
+
+def noise_of(text: str) -> float:
+    (number,) = re.findall(r"with a noise multiplier of ([\d.]+) \(now 1.1\)", text)
+    return float(number)
+
+
+@pytest.mark.parametrize(("epsilon", "group_sizes"), [(1.5, (1,)), (9.0, (4, 1))])
+@pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
+def test_a_claim_below_the_certified_epsilon_names_the_noise_that_fits(recordings, epsilon, group_sizes, adjacency):
+    found = checked(recordings["flat"], delta=1e-5, epsilon=epsilon, group_sizes=group_sizes, adjacency=adjacency)
+    noise = noise_of(found.audit.recording.retraining)
+
+    def upper(sigma):
+        loss = PrivacyLoss.of(Mixture.poisson(group_sizes[0], 0.1, sigma)).compose(40)
+        return loss.epsilon(1e-5).upper
+
+    assert upper(noise) <= epsilon < upper(0.999 * noise)
+    page = " ".join(run_page(found, 200).split())
+    assert f"Train with a noise multiplier of {noise:g} (now 1.1), or with a smaller rate or fewer steps." in page
+
+
+def test_a_claim_that_is_met_needs_no_other_noise(recordings):
+    found = checked(recordings["flat"], delta=1e-5, epsilon=4.0)
+    assert found.audit.recording.retraining == GENERAL
+    assert "rain with" not in run_page(found, 200)
+
+
+def test_no_noise_is_named_for_other_claims_than_of_epsilon(recordings):
+    found = checked(recordings["flat"], delta=1e-5, epsilon=1.5)
+    schedule = ScheduleBounds(found.run)
+    (claim,) = from_document(found.audit.document, load_catalog()).claims
+    assert retraining_of(schedule, [claim]) == found.audit.recording.retraining
+    assert retraining_of(schedule, [claim, dataclasses.replace(claim, kind="gdp")]) == GENERAL
+    assert retraining_of(schedule, [dataclasses.replace(claim, expect=("refuted",))]) == GENERAL
+    nothing = dataclasses.replace(claim, options=FrozenMap({**claim.options, "epsilon": 0.0}))
+    assert retraining_of(schedule, [claim, nothing]) == GENERAL
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("name", ["shuffled", "adaptive"])
+def test_no_noise_is_named_where_its_epsilon_is_of_other_batches(recordings, name):
+    found = checked(recordings[name], delta=1e-5, epsilon=0.5)
+    assert "a larger" in found.audit.recording.retraining
+    assert "(now" not in found.audit.recording.retraining
+
+
+@pytest.mark.ci
+def test_a_training_with_the_named_noise_is_proved(recordings, tmp_path):
+    found = checked(recordings["flat"], delta=1e-5, epsilon=1.5)
+    assert found.verdict == "refuted"
+    Training(epochs=4, noise=noise_of(found.audit.recording.retraining)).run(tmp_path / "run")
+    assert checked(tmp_path / "run", delta=1e-5, epsilon=1.5).verdict == "proved"
