@@ -520,6 +520,7 @@ class Pair(ABC):
         effect: mu if the pair has the privacy loss of N(0, 1) against N(mu, 1), whose steps compose in closed form.
         dominating_effect: a mu whose Gaussian pair dominates this one; infinite if none is known.
         has_estimated_upper_end: whether only the lower ends of intervals are bounds.
+        has_smallest_width: whether outcomes are merged before any grid, so that finer grids stop narrowing intervals.
         is_symmetric: whether an exchange of the two distributions leaves the privacy loss unchanged.
     """
 
@@ -528,6 +529,7 @@ class Pair(ABC):
     effect: float | None = None
     dominating_effect: float = math.inf
     has_estimated_upper_end: bool = False
+    has_smallest_width: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pair) and self.key == other.key
