@@ -76,6 +76,7 @@ class RandomAllocation(Pair):
         if self.group_size > self.most_members:
             raise ValueError(f"group_size must be at most {self.most_members}, got {group_size!r}")
         self.has_estimated_upper_end = self.group_size > self.exact_members
+        self.has_smallest_width = self.steps > 1 < self.group_size
         self.key = (type(self).__name__, self.steps, self.noise_multiplier, self.group_size)
         # An adversary who knows the steps sees at most one Gaussian release of all members.
         self.dominating_effect = self.group_size / self.noise_multiplier

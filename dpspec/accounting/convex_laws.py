@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +117,7 @@ def combine(left: Law, right: Law, count: int, log_little: float) -> Law:
     cells = len(edges) + 1
     mass, excess, terms = np.zeros(cells), np.zeros(cells), np.zeros(cells)
     bases = np.concatenate(([0.0], edges))
-    for rows, columns, weights in _blocks(left, right):
+    for rows, columns, weights in pair_blocks(left, right):
         sums = np.add.outer(left.values[rows], right.values[columns]).ravel()
         masses = np.multiply.outer(left.masses[rows], weights).ravel()
         cell = points.cells(sums, edges)
@@ -142,10 +142,18 @@ def _rough(law: Law) -> tuple[Floats, Floats]:
     return np.asarray(means, dtype=np.float64), np.asarray(masses, dtype=np.float64)
 
 
-def _blocks(left: Law, right: Law) -> Iterator[tuple[slice, slice, Floats]]:
-    """Blocks of pairs of points: of ``left``, of ``right``, and weights of the latter; of a law and itself once."""
-    rows = max(1, _SUMS // len(right.values))
-    for start in range(0, len(left.values), rows):
+class Weighted(Protocol):
+    """Outcomes with ``masses`` (n,)."""
+
+    @property
+    def masses(self) -> Floats:
+        """The probabilities."""
+
+
+def pair_blocks(left: Weighted, right: Weighted) -> Iterator[tuple[slice, slice, Floats]]:
+    """Blocks of pairs of outcomes: of ``left``, of ``right``, and weights of the latter; of a law and itself once."""
+    rows = max(1, _SUMS // len(right.masses))
+    for start in range(0, len(left.masses), rows):
         block = slice(start, start + rows)
         if left is not right:
             yield block, slice(None), right.masses

@@ -37,6 +37,9 @@ SMALLEST, _LOG_EXACT = 5e-324, -707.0
 #: The minimum number of steps of a grid.
 _FEWEST = 4
 
+#: From this loss over the first node on, a sum of masses times e^-loss has no digits.
+_UNRESOLVED = 30.0
+
 
 class TooLongError(Exception):
     """A grid would need ``needed`` points, more than the ``limit``."""
@@ -408,10 +411,13 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
         return nodes
     used = np.flatnonzero(nodes)  # a share moves past nodes without mass, as most of a fine grid are
     masses, positions = nodes[used].tolist(), index[used].tolist()  # numbers of lists are read faster than of arrays
-    queue = np.flatnonzero(nodes[used] < 0.0).tolist()
     left: dict[int, int] = {}
     right: dict[int, int] = {}
     last = len(masses) - 1
+    end = _first_negative_value(nodes[used], spacing * (index[used] - index[used[0]]))
+    if end <= last:  # no share of the masses from there on can remain
+        last = _end_earlier(masses, positions, spacing, last, end)
+    queue = [j for j in np.flatnonzero(nodes[used[: last + 1]] < 0.0).tolist() if masses[j] < 0.0]
     while queue:
         i = queue.pop()
         mass = masses[i]
@@ -419,7 +425,7 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
             continue
         below, above = left.get(i, i - 1), right.get(i, i + 1)
         if above > last:
-            last = _end_earlier(masses, positions, spacing, last)
+            last = _end_earlier(masses, positions, spacing, last, last + 1)
             queue = sorted({j for j in queue if masses[j] < 0.0})  # the queue has every negative mass
             continue
         masses[i] = 0.0
@@ -451,17 +457,34 @@ def _sum_from_below(value: float, moved: float, error: float) -> float:
     return value + moved - EPS * (2.0 * abs(value) + (error + 2.0) * abs(moved))
 
 
-def _end_earlier(masses: list[float], positions: list[int], spacing: float, last: int) -> int:
+def _first_negative_value(masses: Floats, losses: Floats) -> int:
+    """The first node at which the curve of ``masses`` (n,) is certainly negative, n if it is unknown.
+
+    ``losses``: (n,) ascending from 0.
+    """
+    decay = np.exp(-np.minimum(losses, _UNRESOLVED))
+    over, over_faded, size = (np.cumsum(values[::-1])[::-1] for values in (masses, masses * decay, np.abs(masses)))
+    errors = EPS * (256.0 + 32.0 * len(masses)) * size
+    is_negative = (losses < _UNRESOLVED) & (over - over_faded / decay < -errors)
+    return int(np.argmax(is_negative)) if is_negative.any() else len(masses)
+
+
+def _end_earlier(masses: list[float], positions: list[int], spacing: float, last: int, end: int) -> int:
     """End the grid, in place, at the highest node that leaves no negative value of the curve; returns that node.
 
-    ``last``: the node at which it ends now, and above which all masses are zero.
+    Args:
+        masses: of the nodes.
+        positions: of the nodes, in grid steps.
+        spacing: the grid's step.
+        last: the node at which the grid ends now, and above which all masses are zero.
+        end: the grid ends before this node.
     """
     first = second = size = 0.0  # masses over node i: the first distribution's, the second's times e^(node i), absolute
     for i in range(last, -1, -1):
         value = masses[i]
         error = 8.0 * EPS * (len(masses) - i) * (size + abs(value))
         masses[i] = 0.0
-        if first - second >= error and value + second - error >= 0.0:
+        if i < end and first - second >= error and value + second - error >= 0.0:
             masses[i] = value + second - error
             return i
         first += value
@@ -520,6 +543,7 @@ class Pair(ABC):
         effect: mu if the pair has the privacy loss of N(0, 1) against N(mu, 1), whose steps compose in closed form.
         dominating_effect: a mu whose Gaussian pair dominates this one; infinite if none is known.
         has_estimated_upper_end: whether only the lower ends of intervals are bounds.
+        has_smallest_width: whether outcomes are merged before any grid, so that finer grids stop narrowing intervals.
         is_symmetric: whether an exchange of the two distributions leaves the privacy loss unchanged.
     """
 
@@ -528,6 +552,7 @@ class Pair(ABC):
     effect: float | None = None
     dominating_effect: float = math.inf
     has_estimated_upper_end: bool = False
+    has_smallest_width: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pair) and self.key == other.key

@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr
 
-from dpspec.accounting.convex_laws import LIGHTEST, Law, by_doubling, place
+from dpspec.accounting.convex_laws import LIGHTEST, Law, by_doubling, pair_blocks, place
 from dpspec.accounting.densities import LogRatio, Masses
-from dpspec.accounting.numerics import EPS, Floats
+from dpspec.accounting.grid import SMALLEST
+from dpspec.accounting.numerics import EPS, Floats, Index
 
 #: Outcomes from below, and cells from above for one member (fewer in proportion to 1 / sqrt(members)).
-_OUTCOMES, _CELLS = 1200, 1200
+_OUTCOMES, _CELLS = 1280, 1250
 
 #: Intervals of z from below.
 _SLICES = 1600
@@ -37,6 +39,12 @@ FARTHEST = 37.0
 
 #: From above, no outcome is lighter, so that products do not underflow.
 _FLOOR = 1e-300
+
+#: The minimum number of bins.
+_BINS = 1 << 16
+
+#: The bits of 1.0.
+_BITS_OF_ONE = 0x3FF << 52
 
 #: Up to this ratio of their shares, all coefficients of a cell move together.
 _TOGETHER = 1.3
@@ -76,11 +84,11 @@ def group_laws(steps: int, sigma: float, depth: float, members: int, *, exact: b
     top = min(members / sigma + edge, FARTHEST)
     cells = int(_CELLS / math.sqrt(members))
     lowest = _step_from_below(np.linspace(-edge, top, _SLICES + 1), sigma, members)
-    below = by_doubling(lowest, steps, lambda a, b, last: _merged(*_products(a, b), last=last))
+    below = by_doubling(lowest, steps, lambda a, b, last: _merged(a, b, last=last))
     above = below
     if exact:
         highest = _step_from_above(np.linspace(-edge, top, cells + 1), sigma, members)
-        above = by_doubling(highest, steps, lambda a, b, last: _spread(*_products(a, b), cells, last=last))
+        above = by_doubling(highest, steps, lambda a, b, last: _spread(a, b, cells, last=last))
     # With the group, each of its used steps has a mean of at most k.
     lost = math.exp(math.log(steps) + float(log_ndtr(members / sigma - top))) * (1.0 + 1e-9)
     laws = []
@@ -128,61 +136,177 @@ def _step_from_above(z: Floats, sigma: float, members: int) -> Coefficients:
     return Coefficients(np.append(step.masses, beyond), np.column_stack((step.values, points[:, -1])), off)
 
 
-def _products(left: Coefficients, right: Coefficients) -> tuple[Floats, list[Floats], float]:
-    """Masses (m,), coefficients of y to y^k, (m,) each, and ``off`` of all pairs of outcomes, equal pairs once."""
+def _products(left: Coefficients, right: Coefficients) -> Iterator[tuple[Floats, Floats]]:
+    """All pairs of outcomes, in blocks that fit in a cache; a pair of two outcomes of one distribution mostly once.
+
+    Yields:
+        (m,) masses and (k, m) coefficients of y, ..., y^k.
+    """
     degree = len(left.values)
-    if left is right:
-        rows, columns = np.triu_indices(len(left.masses))
-    else:
-        rows, columns = (index.ravel() for index in np.indices((len(left.masses), len(right.masses))))
-    masses = left.masses[rows] * right.masses[columns]
-    if left is right:
-        masses[rows != columns] *= 2.0
-    first, second = left.values[:, rows], right.values[:, columns]
-    values = []
-    for power in range(degree):
-        total = first[power] + second[power]
-        for i in range(power):
-            total += first[i] * second[power - 1 - i]
-        values.append(total)
-    return masses, values, max(left.off, right.off) + EPS * (4.0 + degree)
+    for rows, columns, weights in pair_blocks(left, right):
+        first, second = left.values[:, rows, None], right.values[:, None, columns]
+        values = first + second
+        for power in range(1, degree):
+            for i in range(power):
+                values[power] += first[i] * second[power - 1 - i]
+        yield np.multiply.outer(left.masses[rows], weights).ravel(), values.reshape(degree, -1)
 
 
-def _merged(masses: Floats, values: list[Floats], off: float, *, last: bool) -> Coefficients:
+def _rounding(left: Coefficients, right: Coefficients) -> float:
+    """``off`` of the products."""
+    return max(left.off, right.off) + EPS * (4.0 + len(left.values))
+
+
+@dataclass(frozen=True, eq=False)
+class _Bins:
+    """Bins of non-negative numbers: equal float64 bits without the last ``shift``, which ascend with the number.
+
+    Bin 0 has all numbers below the bits ``base``.
+    """
+
+    shift: int
+    base: int
+    count: int
+
+    @classmethod
+    def between(cls, low: float, high: float) -> _Bins:
+        """Up to 2 _BINS bins, from ``low`` above 0 to ``high``; larger numbers have none."""
+        first, last = np.array([low, high]).view(np.int64).tolist()
+        shift = max(0, math.ceil(math.log2((last - first) / _BINS + 1.0)))
+        base = first >> shift
+        return cls(shift, base, (last >> shift) - base + 2)
+
+    def of(self, numbers: Floats) -> Index:
+        """The number's bin, (n,)."""
+        return np.asarray(np.maximum((numbers.view(np.int64) >> self.shift) - (self.base - 1), 0), dtype=np.int64)
+
+    def starts(self, bins: Index) -> Floats:
+        """The smallest number in each bin, (n,)."""
+        return np.where(bins > 0, (bins + (self.base - 1) << self.shift).view(np.float64), 0.0)
+
+
+def _ends(left: Coefficients, right: Coefficients) -> tuple[Floats, Floats]:
+    """Of each coefficient of the products, (k,), a rough lower end of its positive values, and an upper end of all."""
+    both = np.concatenate((left.values, right.values), axis=1)
+    lows = np.min(both, axis=1, where=both > 0.0, initial=math.inf)
+    first, second = left.values.max(axis=1), right.values.max(axis=1)
+    highs = first + second
+    for power in range(1, len(highs)):
+        highs[power] += first[:power] @ second[:power][::-1]
+    highs *= 1.0 + 1e-9
+    return np.minimum(lows, highs), highs
+
+
+def _rough_root(values: Floats, degree: int) -> Floats:
+    """About values^(1 / degree), to a few percent: float64 has nearly the logarithm in its bits."""
+    return ((values.view(np.int64) - _BITS_OF_ONE) // degree + _BITS_OF_ONE).view(np.float64)
+
+
+def _merged(left: Coefficients, right: Coefficients, *, last: bool) -> Coefficients:
     """From below: outcomes merged by c_1 + (k! c_k)^(1/k), which separates usual and large sums; ``last``: by c_k."""
-    degree = len(values)
-    heavy = masses > LIGHTEST
-    masses, values = masses[heavy], [value[heavy] for value in values]
-    keys = (np.log(values[-1]) + math.lgamma(degree + 1.0)) / degree
-    if not last:
-        keys = np.logaddexp(np.log(values[0]), keys)
-    weights = masses * (1.0 + values[-1] / float(masses @ values[-1]))
-    points = place(float(keys.min()), float(keys.max()) + 1e-9, keys, weights, _OUTCOMES)
-    cell = np.searchsorted(np.log(points.values), keys, side="right")
-    mass = np.bincount(cell, weights=masses)
+    degree = len(left.values)
+
+    def key(values: Floats) -> Floats:
+        root = values[-1] if last else values[0] + _rough_root(math.factorial(degree) * values[-1], degree)
+        return np.asarray(root, dtype=np.float64)
+
+    low, high = map(key, _ends(left, right))
+    bins = _Bins.between(float(low), float(high) * 1.1)
+    mass, terms, sums = np.zeros(bins.count), np.zeros(bins.count), np.zeros((degree, bins.count))
+    for masses, values in _products(left, right):
+        masses[masses <= LIGHTEST] = 0.0
+        bin_of = bins.of(key(values))
+        np.add.at(mass, bin_of, masses)
+        np.add.at(terms, bin_of, 1.0)
+        for sum_of_bins, value in zip(sums, values, strict=True):
+            np.add.at(sum_of_bins, bin_of, masses * value)
+    heavy = np.flatnonzero(mass)
+    logs = np.log(np.maximum(bins.starts(heavy), float(low)))
+    tilted = mass[heavy] + sums[-1, heavy] / float(sums[-1].sum())
+    points = place(float(logs[0]), float(logs[-1]) + 1e-9, logs, tilted, _OUTCOMES)
+    starts = np.unique(np.minimum(np.searchsorted(logs, np.log(points.values)), len(logs) - 1))
+    mass, terms, sums = (np.add.reduceat(of_bins[..., heavy], starts, axis=-1) for of_bins in (mass, terms, sums))
     used = mass > LIGHTEST
-    rounding = EPS * (8.0 + np.bincount(cell)[used])
-    means = np.array([np.bincount(cell, weights=masses * value)[used] / mass[used] for value in values])
-    return Coefficients(mass[used] * (1.0 - rounding), means, off + 4.0 * float(rounding.max()))
+    rounding = EPS * (8.0 + terms[used])
+    off = _rounding(left, right) + 4.0 * float(rounding.max())
+    return Coefficients(mass[used] * (1.0 - rounding), sums[:, used] / mass[used], off)
 
 
-def _spread(masses: Floats, values: list[Floats], off: float, cells: int, *, last: bool) -> Coefficients:
+def _spread(left: Coefficients, right: Coefficients, cells: int, *, last: bool) -> Coefficients:
     """From above: comonotone coefficients, in cells of equal probability, each moved to two points.
 
     ``last``: only the coefficient of y^k matters, and only it is returned.
     """
-    masses = np.maximum(masses * (1.0 + 4.0 * EPS), _FLOOR)
-    marginals = [_Marginal.of(row, masses) for row in (values[-1:] if last else values)]
-    under, over = _cuts(marginals[0], cells)
-    total = marginals[0].under[-1]
+    powers = range(len(left.values) - 1 if last else 0, len(left.values))
+    lows, highs = (ends.tolist() for ends in _ends(left, right))
+    marginals = [_BinnedMarginal(_Bins.between(lows[power], highs[power])) for power in powers]
+    for masses, values in _products(left, right):
+        masses = np.maximum(masses * (1.0 + 4.0 * EPS), _FLOOR)
+        for marginal, power in zip(marginals, powers, strict=True):
+            marginal.add(values[power], masses)
+    under, over = _cuts(marginals[0].means, cells)
+    total = marginals[0].means.under[-1]
     ends_under, ends_over = np.concatenate(([0.0], under, [total])), np.concatenate(([total], over, [0.0]))
     lower_half = ends_under[1:] <= ends_over[:-1]
     cell_mass = np.where(lower_half, np.diff(ends_under), -np.diff(ends_over)).astype(np.float64)
-    contents = [marginal.cells(under, over, cell_mass) for marginal in marginals]
+    contents = [marginal.above(under, over).cells(under, over, cell_mass) for marginal in marginals]
     low, high, gain, error, mismatch = (np.array(rows) for rows in zip(*contents, strict=True))
     cell_mass *= 1.0 + 2.0 * mismatch.max(axis=0)
     spread = _corners(cell_mass, low, high, gain, error.max(axis=0))
-    return replace(spread, off=off + spread.off)
+    return replace(spread, off=_rounding(left, right) + spread.off)
+
+
+class _BinnedMarginal:
+    """Sums of one coefficient's outcomes in bins."""
+
+    def __init__(self, bins: _Bins) -> None:
+        self._bins = bins
+        self._mass, self._excess, self._terms = (np.zeros(bins.count) for _ in range(3))
+
+    def add(self, values: Floats, masses: Floats) -> None:
+        """Add outcomes of ``masses`` (m,) above 0, with the ``values`` (m,) of the coefficient."""
+        bin_of = self._bins.of(values)
+        np.add.at(self._mass, bin_of, masses)
+        np.add.at(self._terms, bin_of, 1.0)
+        np.add.at(self._excess, bin_of, masses * (values - self._bins.starts(bin_of)))
+
+    @functools.cached_property
+    def means(self) -> _Marginal:
+        """The distribution of the means of all bins."""
+        used = np.flatnonzero(self._mass)
+        starts, last = self._bins.starts(used), np.nextafter(self._bins.starts(used + 1), 0.0)
+        means = np.clip(starts + self._excess[used] / self._mass[used], starts, last)
+        return _Marginal.of(means, self._mass[used], self._terms[used], used)
+
+    def above(self, under: Floats, over: Floats) -> _Marginal:
+        """A distribution above this one: bins with a cut, and the first and the last one, are moved to their ends."""
+        marginal, is_split = self.means, np.zeros(self._bins.count, dtype=bool)
+        while True:
+            ends = marginal.bins[np.concatenate(([0, len(marginal.values) - 1], marginal.cut_index(under, over)))]
+            if ends.max() < 0:
+                return marginal
+            is_split[ends[ends >= 0]] = True
+            marginal = self._split(np.flatnonzero(is_split))
+
+    def _split(self, split: Index) -> _Marginal:
+        starts, ends = self._bins.starts(split), self._bins.starts(split + 1)
+        mass, terms = self._mass[split], self._terms[split]
+        excess = (self._excess[split] + SMALLEST * terms) / mass  # products may underflow
+        share = np.minimum(excess / (ends - starts), 1.0)
+        slack = EPS * (8.0 + 2.0 * terms)
+        means, removed = self.means, np.searchsorted(self.means.bins, split)
+        positions = np.repeat(removed - np.arange(len(split)), 2)
+
+        def replaced(of_bins: Floats, first: Floats, second: Floats) -> Floats:
+            both = np.column_stack((first, second)).ravel()
+            return np.insert(np.delete(of_bins, removed), positions, both)
+
+        return _Marginal.of(
+            replaced(means.values, starts, ends),
+            replaced(means.masses, mass * (1.0 - share + slack), mass * share * (1.0 + slack)),
+            replaced(means.terms, terms, terms),
+            np.insert(np.delete(means.bins, removed), positions, -1),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,20 +316,30 @@ class _Marginal:
     Attributes:
         values: (m,), ascending.
         masses: (m,), of the values.
+        terms: (m,), the number of outcomes summed in a mass.
+        bins: (m,), the bin with the value as its mean; -1 for an end of a bin.
         under: (m,) total mass up to each value, in extended precision where the platform has it.
         over: (m,) total mass from each value on.
     """
 
     values: Floats
     masses: Floats
+    terms: Floats
+    bins: Index
     under: npt.NDArray[np.longdouble]
     over: npt.NDArray[np.longdouble]
 
     @classmethod
-    def of(cls, values: Floats, masses: Floats) -> _Marginal:
-        order = np.argsort(values)
-        ordered = masses[order].astype(np.longdouble)
-        return cls(values[order], masses[order], np.cumsum(ordered), np.cumsum(ordered[::-1])[::-1])
+    def of(cls, values: Floats, masses: Floats, terms: Floats, bins: Index) -> _Marginal:
+        extended = masses.astype(np.longdouble)
+        return cls(values, masses, terms, bins, np.cumsum(extended), np.cumsum(extended[::-1])[::-1])
+
+    def cut_index(self, under: Floats, over: Floats) -> Index:
+        """The index of the value at each cut (n - 1,), by the smaller of the masses ``under`` and ``over`` it."""
+        last = len(self.values) - 1
+        from_below = np.minimum(np.searchsorted(self.under, under), last)
+        from_above = np.maximum(last - np.searchsorted(self.over[::-1], over), 0)
+        return np.where(under < over, from_below, from_above)
 
     def cells(self, under: Floats, over: Floats, cell_mass: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
         """The conditional distribution in each cell.
@@ -220,10 +354,8 @@ class _Marginal:
             error of that difference, and one on the relative difference of the mass from ``cell_mass``.
         """
         last = len(self.values) - 1
-        # the value at each cut and the part of its mass under the cut, both from the smaller tail
-        from_below = np.minimum(np.searchsorted(self.under, under), last)
-        from_above = np.maximum(last - np.searchsorted(self.over[::-1], over), 0)
-        cut_index = np.where(under < over, from_below, from_above)
+        cut_index = self.cut_index(under, over)
+        # the part of the mass of the value at each cut that is under the cut
         remainder = np.where(under < over, under - self.under[cut_index], self.over[cut_index] - over)
         part = np.where(under < over, self.masses[cut_index] + remainder, remainder).astype(np.float64)
         part = np.clip(part, 0.0, self.masses[cut_index])
@@ -234,18 +366,23 @@ class _Marginal:
         low, high = self.values[begin], self.values[end]
         inner = begin < end
         starts = begin[inner]
-        full, gain, terms = np.zeros(len(low)), np.zeros(len(low)), np.ones(len(low))
+        full, gain, blur, terms = np.zeros(len(low)), np.zeros(len(low)), np.zeros(len(low)), np.ones(len(low))
         if len(starts):
             span = slice(starts[0], last)
             masses, counts = self.masses[span], np.diff(np.append(starts, last))
             full[inner] = np.add.reduceat(masses, starts - starts[0])
             gains = masses * (self.values[span] - np.repeat(low[inner], counts))
             gain[inner] = np.add.reduceat(gains, starts - starts[0])
-            terms[inner] = counts
+            terms[inner] = np.add.reduceat(self.terms[span], starts - starts[0])
+            gain[inner] += SMALLEST * terms[inner]  # products may underflow
+            # a mean is rounded
+            blurs = np.where(self.bins[span] >= 0, masses * self.values[span], 0.0)
+            blur[inner] = np.add.reduceat(blurs, starts - starts[0])
         gain += until * (high - low)
         mass = full - before + until
         error = EPS * (16.0 + 2.0 * terms) * (full + before + until) / np.maximum(mass, 1e-320)
         mismatch = np.abs(mass / cell_mass - 1.0) + error * mass / cell_mass
+        error += 2.0 * EPS * blur / np.maximum(gain, 1e-320)
         return low, high, np.minimum(gain / np.maximum(mass, 1e-320), high - low), error, mismatch
 
 
@@ -256,7 +393,9 @@ def _cuts(marginal: _Marginal, cells: int) -> tuple[Floats, Floats]:
     points = place(float(keys[0]), float(keys[-1]) + 1e-9, keys, tilted, cells)
     index = np.unique(np.searchsorted(keys, np.log(points.values)))
     index = index[(index > 0) & (index < len(keys))]
-    under, over = marginal.under[index - 1], marginal.over[index]
+    # within a value, so that rounding moves no cut to another one
+    half = 0.5 * marginal.masses[index]
+    under, over = marginal.under[index] - half, marginal.over[index] - half
     # masses below the last digit of the sum make no cell
     distinct = np.append(True, np.where(under[1:] <= over[:-1], under[1:] > under[:-1], over[1:] < over[:-1]))
     return under[distinct], over[distinct]

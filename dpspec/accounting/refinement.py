@@ -159,6 +159,7 @@ class GridRefinement:
         self._phases, self._sides, self.items = phases, sides, items
         self._merged = MergedPhases.of(phases)
         self._is_estimated = any(pair.has_estimated_upper_end for pair, _ in phases)
+        self._has_smallest_width = any(pair.has_smallest_width for pair, _ in phases)
         self._steps = sum(steps for _, steps in phases)
         most, self._period = 0, 0.0
         for side in self._truncated(_FIRST_SHARE, self._merged.similar if self._merged else phases):
@@ -210,7 +211,7 @@ class GridRefinement:
         if not self._last:
             if not (done and self.is_within(stage)):
                 self._stage(stage)
-            if stage < _COARSEST and not self.is_within(_MISSED * stage):
+            if stage < _COARSEST and not (self._has_smallest_width or self.is_within(_MISSED * stage)):
                 self._centre(centre)
                 last = self._last
                 self._stage(_COARSEST)  # a short grid: outcomes that missed its nodes may be on a coarser one's
@@ -249,7 +250,7 @@ class GridRefinement:
     def _patience(self) -> int:
         """The number of stages in a row that may narrow nothing."""
         is_certain = all(item.question.kind == "power" and item.answer.lower > _CERTAIN for item in self.items)
-        return 1 if is_certain else _IDLE_PERIODIC if self._period else _IDLE
+        return 1 if is_certain or self._has_smallest_width else _IDLE_PERIODIC if self._period else _IDLE
 
     def _truncated(self, log_share: float, phases: Sequence[tuple[Pair, int]]) -> list[list[tuple[TruncatedPair, int]]]:
         """Per direction, the steps of ``phases`` without a share of the smallest delta, with the estimates from them.

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from dpspec.contract import Spec
     from dpspec.sampling import Composed
 
-#: Values of a loss in a direction, of all indices if None, whose relative widths may be as large as the last argument.
-Question: TypeAlias = "Callable[[PrivacyLoss, Sequence[int] | None, float], list[Interval]]"
+#: Values of a loss in a direction, of all indices if None, whose relative widths may be as large as the third argument.
+#: The last argument has a number for each value, or is None: a value certainly not above its number may be wide.
+Question: TypeAlias = "Callable[[PrivacyLoss, Sequence[int] | None, float, Sequence[float] | None], list[Interval]]"
 
 
 def accounted(spec: Spec) -> tuple[Phase, ...]:
@@ -211,8 +212,24 @@ def loss_intervals(
         least: of each value: smaller ones have the absolute width of this one.
     """
 
-    def answers(pairs: Composed, indices: Sequence[int] | None = None, width: float = 0.0) -> list[Interval]:
-        return question(accounting.PrivacyLoss(pairs, DIRECTIONS[direction]), indices, width)
+    def answers(
+        pairs: Composed,
+        indices: Sequence[int] | None = None,
+        width: float = 0.0,
+        enough: Sequence[float] | None = None,
+    ) -> list[Interval]:
+        return question(accounting.PrivacyLoss(pairs, DIRECTIONS[direction]), indices, width, enough)
+
+    def between(alternatives: Sequence[Composed], earlier: Sequence[Interval] = ()) -> list[Interval]:
+        """From the largest lower end of ``earlier`` and of the ``alternatives`` to the upper ends of ``highs``."""
+        lows = list(earlier)
+        for pairs in alternatives:
+            intervals = answers(pairs, enough=list(map(_lower, lows)) or None)
+            lows = [max(ends, key=_lower) for ends in zip(lows or intervals, intervals, strict=True)]
+        return [
+            accounting.Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
+            for low, high in zip(lows, highs, strict=True)
+        ]
 
     highs, schemes = answers(composed(phases, group_size, records)), drawn(phases)
     if "random-allocation" in schemes and group_size > 1:  # alternative pairs of all members, unless out of range
@@ -222,28 +239,17 @@ def loss_intervals(
             highs = [min(pair, key=_upper) for pair in zip(highs, alternatives, strict=True)]
     attained_pairs = _from_below(phases, group_size, records, direction)
     if attained_pairs and is_truncated(phases):
-        intervals = _between(highs, map(answers, attained_pairs[:2]))
+        intervals = between(attained_pairs[:2])
         wide = _far_apart(intervals, least)
         if wide:
             _route(phases, group_size, records, answers, highs, wide, leading)
-            intervals = _between(highs, [intervals])
-        if not _far_apart(intervals, least):
-            return intervals
-        return _between(intervals, [intervals, *map(answers, attained_pairs[2:])])
+            intervals = between((), intervals)
+        return between(attained_pairs[2:], intervals) if _far_apart(intervals, least) else intervals
     if not attained_pairs and not _attain(phases, group_size):
         return [accounting.Interval(0.0, high.upper, high.method, "no lower bound is known") for high in highs]
     if not attained_pairs:
         return highs
-    return _between(highs, map(answers, attained_pairs))
-
-
-def _between(highs: Sequence[Interval], alternatives: Iterable[Sequence[Interval]]) -> list[Interval]:
-    """Intervals from the largest lower end of ``alternatives`` to the upper end of ``highs``."""
-    lows = [max(ends, key=lambda low: low.lower) for ends in zip(*alternatives, strict=True)]
-    return [
-        accounting.Interval(min(low.lower, high.upper), high.upper, high.method, low.lower_method)
-        for low, high in zip(lows, highs, strict=True)
-    ]
+    return between(attained_pairs)
 
 
 def _far_apart(intervals: Sequence[Interval], least: Sequence[float]) -> list[int]:
@@ -262,7 +268,7 @@ def _route(
     phases: Sequence[Phase],
     group_size: int,
     records: int,
-    answers: Callable[[Composed, Sequence[int], float], list[Interval]],
+    answers: Callable[[Composed, Sequence[int], float, Sequence[float] | None], list[Interval]],
     highs: list[Interval],
     wide: Sequence[int],
     leading: Sequence[int],
@@ -274,25 +280,38 @@ def _route(
     best one is searched at the ``leading`` values, and used at the values next to them. Single records also
     have Theorem 4b.
     """
-    if group_size == 1:
-        compared = [_displaced(phases, smaller) for smaller in {records, max(0, records - 1)}]
-        if all(compared):
-            for i, *ends in zip(wide, *(answers(pairs, wide, 0.0) for pairs in compared), strict=True):
-                highs[i] = min(highs[i], max(ends, key=_upper), key=_upper)
 
-    @functools.cache
-    def routed(
-        size: int, share: float, smaller: int, indices: tuple[int, ...], width: float = 0.0
+    def worst(
+        alternatives: Iterable[Composed], indices: Sequence[int], enough: Sequence[float] | None = None
     ) -> dict[int, Interval]:
+        """The answers with the largest upper ends, by index; those that are not above ``enough`` may be wide."""
+        largest: list[Interval] = []
+        for pairs in alternatives:
+            intervals = answers(pairs, indices, 0.0, enough)
+            largest = [max(ends, key=_upper) for ends in zip(largest or intervals, intervals, strict=True)]
+            enough = [max(ends) for ends in zip(map(_upper, largest), enough or map(_upper, largest), strict=True)]
+        return dict(zip(indices, largest, strict=True))
+
+    if group_size == 1:
+        displaced = [_displaced(phases, smaller) for smaller in dict.fromkeys((records, max(0, records - 1)))]
+        if all(displaced):
+            for i, interval in worst(displaced, wide).items():
+                highs[i] = min(highs[i], interval, key=_upper)
+
+    def routed(size: int, share: float, smaller: int) -> Composed:
         pairs = [theory_of(phase).routed(phase, size, smaller, share) for phase in phases]
-        intervals = answers(tuple(pair for part in pairs for pair in part), indices, width)
-        return dict(zip(indices, intervals, strict=True))
+        return tuple(pair for part in pairs for pair in part)
 
     searched = tuple(i for i in leading if i in wide) or (wide[len(wide) // 2],)
 
+    @functools.cache
+    def rough(share: float) -> dict[int, Interval]:
+        intervals = answers(routed(group_size, share, records), searched, _SEARCH_WIDTH, None)
+        return dict(zip(searched, intervals, strict=True))
+
     def best_share(i: int) -> float:
         def upper(share_index: int) -> float:
-            return routed(group_size, _SHARES[share_index], records, searched, _SEARCH_WIDTH)[i].upper
+            return rough(_SHARES[share_index])[i].upper
 
         share_index = len(_SHARES) // 2
         for step in (1, -1):  # the upper end falls and then rises with the share
@@ -306,20 +325,24 @@ def _route(
         nearest = min(searched, key=lambda index: abs(index - i))
         indices_by_share.setdefault(share_of[nearest], []).append(i)
 
-    def worst(size: int, indices: Collection[int]) -> Iterator[tuple[int, Interval]]:
+    def worst_routed(size: int, indices: Collection[int], *, above: bool) -> Iterator[tuple[int, Interval]]:
+        """The largest answers of both smaller datasets; ``above``: only those above ``highs`` must be narrow."""
         for share, all_indices in indices_by_share.items():
-            chosen = tuple(i for i in all_indices if i in indices)
-            for i in chosen:
-                yield i, max((routed(size, share, n, chosen)[i] for n in {records, max(0, records - size)}), key=_upper)
+            chosen = [i for i in all_indices if i in indices]
+            if chosen:
+                datasets = dict.fromkeys((records, max(0, records - size)))
+                alternatives = (routed(size, share, smaller) for smaller in datasets)
+                enough = [highs[i].upper for i in chosen] if above else None
+                yield from worst(alternatives, chosen, enough).items()
 
-    for i, interval in worst(group_size, wide):
+    for i, interval in worst_routed(group_size, wide, above=False):
         highs[i] = min(highs[i], interval, key=_upper)
     for size in range(group_size - 1, 0, -1):
-        fewer = dict(zip(wide, answers(composed(phases, size, records), wide, 0.0), strict=True))
+        fewer = worst([composed(phases, size, records)], wide, [highs[i].upper for i in wide])
         larger = {i: interval for i, interval in fewer.items() if interval.upper > highs[i].upper}
         if not larger:
             break
-        for i, interval in worst(size, larger):
+        for i, interval in worst_routed(size, larger, above=True):
             highs[i] = max(highs[i], min(larger[i], interval, key=_upper), key=_upper)
 
 
@@ -331,6 +354,10 @@ def _displaced(phases: Sequence[Phase], smaller: int) -> Composed:
 
 def _upper(interval: Interval) -> float:
     return interval.upper
+
+
+def _lower(interval: Interval) -> float:
+    return interval.lower
 
 
 def group_epsilons(
@@ -382,13 +409,18 @@ def _epsilons(
     is_coarse = is_truncated(phases)
     least = [CURVE_LEAST if is_coarse and width >= CURVE_WIDTH else LEAST for width in widths]
 
-    def epsilons(loss: PrivacyLoss, indices: Sequence[int] | None, width: float) -> list[Interval]:
+    def epsilons(
+        loss: PrivacyLoss, indices: Sequence[int] | None, width: float, enough: Sequence[float] | None
+    ) -> list[Interval]:
         chosen = range(len(deltas)) if indices is None else indices
+        opposite = other_direction and [other_direction[i] for i in chosen]
+        if enough is not None:
+            opposite = rivals(enough)
         return loss.epsilons(
             [deltas[i] for i in chosen],
             width=[max(widths[i], width) for i in chosen],
             least=[least[i] for i in chosen],
-            other_direction=other_direction and [other_direction[i] for i in chosen],
+            other_direction=opposite,
         )
 
     finest = [i for i, width in enumerate(widths) if width == min(widths)]
@@ -396,10 +428,18 @@ def _epsilons(
     return tuple(loss_intervals(phases, group_size, records, direction, epsilons, leading, least))
 
 
+def rivals(epsilons: Sequence[float]) -> list[Interval | None]:
+    """The ``other_direction`` of another loss whose epsilons matter only if they are above these.
+
+    None for 0: an epsilon of 0 in one direction of a loss proves 0 in the other one, but not for another loss.
+    """
+    return [accounting.Interval(value, value) if 0.0 < value < math.inf else None for value in epsilons]
+
+
 def tpr_interval(phases: Sequence[Phase], group_size: int, records: int, fpr: float, direction: str) -> Interval:
     """The maximum true-positive rate at a false-positive rate in (0, 1], in a direction of the spec."""
 
-    def powers(loss: PrivacyLoss, _: Sequence[int] | None, width: float) -> list[Interval]:
+    def powers(loss: PrivacyLoss, _: object, width: float, enough: Sequence[float] | None) -> list[Interval]:
         return loss.reros([fpr], direction=loss.direction, width=max(WIDTH, width))
 
     rates = []

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from dpspec.accounting import Mixture, PrivacyLoss, RandomAllocation, gaussian
 from dpspec.accounting.convex_laws import Law, by_doubling, combine
-from dpspec.accounting.group_allocation import group_laws
+from dpspec.accounting.group_allocation import Coefficients, _merged, _spread, group_laws
 from dpspec.accounting.numerics import DIRECTIONS, Direction, Floats
 
 
@@ -279,3 +279,34 @@ def test_larger_groups_lose_more_and_less_than_with_split_noise() -> None:
     assert 0.0 < many.lower <= many.upper
     far = PrivacyLoss.of(RandomAllocation(10, 1.0, 2)).compose(10).epsilon(1e-20)
     assert 32.30 < far.lower <= far.upper < 33.5
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_products_of_polynomials_are_bounded_in_convex_order(*, last: bool) -> None:
+    """All outcomes of the product by enumeration, with numbers of zero, of 1e-280 and close to each other."""
+    rng = np.random.default_rng(5)
+    sizes = np.exp(rng.normal(0.0, 3.0, (3, 40)))
+    sizes[:, :4] = [[0.0], [0.0], [0.0]]
+    sizes[:, 4:20] = 1.0 + 1e-9 * rng.uniform(size=(3, 16))
+    sizes[:, 20] = 1e-280
+    left = Coefficients(rng.dirichlet(np.ones(40)), np.sort(sizes, axis=1), 0.0)
+    right = Coefficients(rng.dirichlet(np.ones(25)), np.sort(np.exp(rng.normal(0.0, 3.0, (3, 25))), axis=1), 0.0)
+    for first, second in ((left, right), (left, left)):
+        pairs = [
+            (m * n, [a[0] + b[0], a[1] + b[1] + a[0] * b[0], a[2] + b[2] + a[0] * b[1] + a[1] * b[0]])
+            for m, a in zip(first.masses, first.values.T, strict=True)
+            for n, b in zip(second.masses, second.values.T, strict=True)
+        ]
+        masses, values = np.array([m for m, _ in pairs]), np.array([row for _, row in pairs]).T
+        above, below = _spread(first, second, 30, last=last), _merged(first, second, last=last)
+        for weights in np.exp(rng.normal(0.0, 2.0, (40, 3))):
+            weights[:2] *= not last
+            sums = weights @ values
+            for threshold in np.quantile(sums, [0.02, 0.2, 0.5, 0.9]):
+                exact, high, low = (
+                    float(mass @ np.maximum(weights[-len(rows) :] @ rows - threshold, 0.0))
+                    for mass, rows in ((masses, values), (above.masses, above.values), (below.masses, below.values))
+                )
+                assert low <= exact * (1.0 + 1e-9)
+                assert exact * (1.0 - 1e-9) <= high
+                assert low >= 0.99 * exact

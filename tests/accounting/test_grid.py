@@ -61,6 +61,15 @@ def test_nodes_without_mass_take_no_part_in_removing_kinks() -> None:
     assert np.count_nonzero(after) <= np.count_nonzero(masses > 0.0)
 
 
+def test_a_curve_that_falls_below_zero_ends_before() -> None:
+    """From the first node at which the curve is negative on, no mass remains."""
+    masses = np.concatenate(([0.3, 1.2, -0.5], np.full(4000, 1e-8)))
+    after = remove_kinks(masses, np.arange(len(masses)), 1e-3)
+    assert np.flatnonzero(after).tolist() == [0]
+    second = float(masses @ np.exp(-1e-3 * np.arange(len(masses))))  # the mass that leaves no value at node 0
+    assert second * (1.0 - 1e-9) <= after[0] <= second
+
+
 PRESENT, ABSENT = "present-first", "absent-first"
 laplaces = st.builds(
     Laplace,

@@ -364,3 +364,35 @@ def test_three_steps_by_quadrature(sigma: float, epsilon: float) -> None:
         found = certified(phase_of(3, 2, sigma), 1, epsilon, direction)
         assert found.lower - 2e-4 <= delta <= found.upper + 2e-4  # of the grid's cells
         assert delta > 0.6 * found.upper
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("members", "direction"), [(2, "remove"), (1, "add")])
+def test_answers_that_may_be_wide_change_no_end(members: int, direction: str) -> None:
+    """Of batches with a cap many pairs are compared; only the worst one, and the best attained one, must be narrow.
+
+    Grids differ, so that ends agree up to the requested width.
+    """
+    sampling = {"scheme": "truncated-poisson", "rate": 0.1, "max_batch": 14}
+    phase = Phase({"steps": 20, "clip_norm": 1.0, "noise_multiplier": 1.0, "sampling": FrozenMap(sampling)})
+    deltas = [1e-5, 0.9]
+    intervals = theory.group_epsilons([phase], members, 100, deltas, direction, width=1e-3)
+
+    def narrow(loss: PrivacyLoss, indices: Sequence[int] | None, width: float, _: object) -> list[Interval]:
+        chosen = range(len(deltas)) if indices is None else indices
+        return loss.epsilons([deltas[i] for i in chosen], width=max(1e-3, width), least=theory.CURVE_LEAST)
+
+    expected = theory.loss_intervals(
+        [phase], members, 100, direction, narrow, range(len(deltas)), [theory.CURVE_LEAST] * len(deltas)
+    )
+    for interval, exact in zip(intervals, expected, strict=True):
+        assert interval.lower == pytest.approx(exact.lower, rel=1e-3)
+        assert interval.upper == pytest.approx(exact.upper, rel=1e-3)
+
+
+def test_an_epsilon_of_zero_of_one_loss_proves_none_of_another() -> None:
+    loss = PrivacyLoss.gaussian(1.0, rate=0.5, direction="remove").compose(2)
+    (epsilon,) = loss.epsilons([0.1])
+    assert loss.epsilons([0.1], other_direction=theory.rivals([0.0])) == [epsilon]
+    assert epsilon.lower > 0.0
+    assert theory.rivals([math.inf, 2.0]) == [None, Interval(2.0, 2.0)]
