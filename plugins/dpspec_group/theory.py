@@ -267,18 +267,21 @@ def _route(
     wide: Sequence[int],
     leading: Sequence[int],
 ) -> None:
-    """Replace the ``wide`` values of ``highs`` by Theorem 4a's where these are smaller, for neighbors of ``records``.
+    """Replace the ``wide`` values of ``highs`` by smaller ones of Theorems 4a to 4c, for neighbors of ``records``.
 
     A neighbor has j more or j fewer records, j = 1, ..., ``group_size``, and the smaller dataset ``records`` or
     ``records`` - j. Theorem 4 for a smaller group covers all groups of up to its size. Every share gives a bound; the
-    best one is searched at the ``leading`` values, and used at the values next to them. Single records also
-    have Theorem 4b.
+    best one is searched at the ``leading`` values, and used at the values next to them. Theorems 4b and 4c
+    have no share.
     """
-    if group_size == 1:
-        compared = [_displaced(phases, smaller) for smaller in {records, max(0, records - 1)}]
-        if all(compared):
-            for i, *ends in zip(wide, *(answers(pairs, wide, 0.0) for pairs in compared), strict=True):
-                highs[i] = min(highs[i], max(ends, key=_upper), key=_upper)
+
+    def improve_by_displaced(size: int, uppers: dict[int, Interval]) -> None:
+        """Replace the ``uppers`` by smaller values of Theorem 4b or 4c."""
+        compared = [_displaced(phases, size, smaller) for smaller in {records, max(0, records - size)}]
+        if uppers and all(compared):
+            indices = tuple(uppers)
+            for i, *ends in zip(indices, *(answers(pairs, indices, 0.0) for pairs in compared), strict=True):
+                uppers[i] = min(uppers[i], max(ends, key=_upper), key=_upper)
 
     @functools.cache
     def routed(
@@ -312,20 +315,24 @@ def _route(
             for i in chosen:
                 yield i, max((routed(size, share, n, chosen)[i] for n in {records, max(0, records - size)}), key=_upper)
 
-    for i, interval in worst(group_size, wide):
+    uppers = dict(worst(group_size, wide))
+    improve_by_displaced(group_size, uppers)
+    for i, interval in uppers.items():
         highs[i] = min(highs[i], interval, key=_upper)
     for size in range(group_size - 1, 0, -1):
         fewer = dict(zip(wide, answers(composed(phases, size, records), wide, 0.0), strict=True))
         larger = {i: interval for i, interval in fewer.items() if interval.upper > highs[i].upper}
         if not larger:
             break
-        for i, interval in worst(size, larger):
-            highs[i] = max(highs[i], min(larger[i], interval, key=_upper), key=_upper)
+        uppers = {i: min(larger[i], interval, key=_upper) for i, interval in worst(size, larger)}
+        improve_by_displaced(size, uppers)
+        for i, interval in uppers.items():
+            highs[i] = max(highs[i], interval, key=_upper)
 
 
-def _displaced(phases: Sequence[Phase], smaller: int) -> Composed:
-    """Pairs of all phases for single records by Theorem 4b, where the smaller dataset has ``smaller`` ones, or none."""
-    pairs = [theory_of(phase).displaced(phase, smaller) for phase in phases]
+def _displaced(phases: Sequence[Phase], group_size: int, smaller: int) -> Composed:
+    """Pairs of all phases by Theorem 4b or 4c, where the smaller dataset has ``smaller`` records, or none."""
+    pairs = [theory_of(phase).displaced(phase, group_size, smaller) for phase in phases]
     return tuple(pair for part in pairs for pair in part) if all(pairs) else ()
 
 
