@@ -98,7 +98,7 @@ _NAMES = {
     "truncated_poisson": "Revealed TruncatedPoisson",
     "displacement": "displacement_pair",
     "adaptive_clipping": "gradient_noise_multiplier joint_noise_multiplier real_divisor_pair",
-    "allocation": "RandomAllocation",
+    "allocation": "RandomAllocation UnevenAllocation",
     "shuffled": "largest_sum_pair",
     "profiles": "CLOSED ONE_STEP",
     "privacy_loss": "GRID PrivacyLoss group_curve",
