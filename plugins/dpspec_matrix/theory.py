@@ -298,7 +298,9 @@ def _allocated(schedule: Schedule, directions: float) -> Reduction:
     below: list[Phases] = []
     smallest = max(0.0, float(np.diag(product - error_of).min()) * (1.0 - _NORM))
     is_exact = _largest_total(sizes, epochs, bins, 1) <= smallest * (1.0 + 1e-6)
-    lengths = [1] if is_exact else [length for length in range(1, bins) if bins % length == 0]
+    lengths = (
+        [1] if is_exact else [1, *(length for length in range(2, bins) if bins % length == 0 and length**2 >= bins)]
+    )
     blocks = [_allocated_below(product, error_of, epochs, bins, noise, length) for length in lengths]
     needed = [epochs * (bins // length) for length in lengths]
     possible = [
@@ -314,7 +316,7 @@ def _allocated(schedule: Schedule, directions: float) -> Reduction:
         below.append(_shift(shift / noise, up=False))
     change = math.sqrt(max(0.0, float(np.diag(product - error_of)[:bins].min()) * (1.0 - _NORM)))
     return Reduction(
-        above,
+        above[:1] if is_exact else above,
         tuple(below),
         ((change / noise * (1.0 - 4.0 * EPS), math.log(bins) * (1.0 + 4.0 * EPS)),) if change > 0.0 else (),
         "" if is_exact else "diagonal dominance of C^T C",
@@ -333,10 +335,11 @@ def _allocated_above(sizes: Floats, is_nonnegative: bool, epochs: int, bins: int
     """
     tensor = sizes.reshape(epochs, bins, epochs, bins)
     across = tensor.max(axis=(1, 3)) * (1.0 - np.eye(epochs))
+    overlaps_many = float(np.mean(np.count_nonzero(across, axis=1))) > 2.0  # more than the neighboring epochs
     same_epoch = np.stack([tensor[epoch, :, epoch] for epoch in range(epochs)])
     alternatives: list[tuple[float, Phases]] = []
     for stride in (stride for stride in range(1, bins + 1) if bins % stride == 0):
-        for epoch_share in _COMMON_EPOCHS if is_nonnegative and epochs > 1 else (0.0,):
+        for epoch_share in _COMMON_EPOCHS if is_nonnegative and overlaps_many else (0.0,):
             common = epoch_share * across
             excess = np.maximum(tensor - common[:, None, :, None], 0.0) if epoch_share else tensor
             totals = excess.reshape(epochs, bins, epochs, bins // stride, stride).sum(axis=3).max(axis=3)
@@ -405,10 +408,13 @@ def _allocated_below(
 
     The last epoch has a separate pair, because its columns are shorter.
     """
-    squares = np.zeros((epochs, bins // length))
-    for epoch, block in np.ndindex(squares.shape):
-        part = slice(epoch * bins + block * length, epoch * bins + (block + 1) * length)
-        squares[epoch, block] = max(0.0, float(_equal_means(product[part, part], error_of[part, part]).min())) ** 2
+    if length == 1:
+        squares = np.maximum(np.diag(product - error_of), 0.0)
+    else:
+        blocks = [slice(start, start + length) for start in range(0, epochs * bins, length)]
+        means = [_equal_means(product[block, block], error_of[block, block]).min() for block in blocks]
+        squares = np.square(np.maximum(means, 0.0))
+    squares = squares.reshape(epochs, bins // length)
     squares = np.sort(squares, axis=1) * (1.0 - _NORM) / noise**2
     if squares.min() <= 0.0:
         return None

@@ -167,7 +167,7 @@ def test_allocation_contains_the_divergence_of_explicit_pairs(scheme: str, steps
     assert bool(reduction(case, 1).reason) == (bands > 1)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("scheme", ["poisson", "one of two"])
 def test_no_adaptive_gradients_exceed_equal_ones(scheme: str) -> None:
     """Theorem M6: the second gradient depends on the first row. It fails for C with negative entries."""
@@ -190,7 +190,7 @@ def test_no_adaptive_gradients_exceed_equal_ones(scheme: str) -> None:
         assert oracles.grid_delta(2, 1.0, choices(-0.7, -1.0, -1.0), epsilon) > signed
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("scheme", ["balls-in-bins", "random-allocation"])
 @pytest.mark.parametrize(
     ("encoder", "bins"),
