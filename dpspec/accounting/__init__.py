@@ -33,7 +33,8 @@ Each module imports only modules above it:
 * ``findings``: certified findings and the accuracy of libraries
 * ``grid``: the interface of a step, its outcomes as cells of privacy loss, and measures above and below them
 * ``gaussian``, ``laplace``, ``additive_noise``, ``discrete``, ``mixture``, ``double_mixture`` (on ``densities``): steps
-* ``truncated_poisson``, ``displacement``, ``adaptive_clipping``, ``shuffled``: other sampling
+* ``truncated_poisson``, ``displacement`` (on ``group_displacement``): batches with a cap
+* ``adaptive_clipping``, ``shuffled``: other sampling
 * ``allocation`` (on ``convex_laws`` and ``group_allocation``): random allocation
 * ``composition``: convolution of measures on a grid with every error bounded
 * ``profiles``, ``single_steps``, ``merging``, ``refinement``, ``privacy_loss``: certified answers about a composition
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from dpspec.accounting.findings import *
     from dpspec.accounting.float_noise import *
     from dpspec.accounting.grid import *
+    from dpspec.accounting.group_displacement import *
     from dpspec.accounting.laplace import *
     from dpspec.accounting.mixture import *
     from dpspec.accounting.moments import *
@@ -96,7 +98,7 @@ _NAMES = {
     "truncated_poisson": "Revealed TruncatedPoisson",
     "displacement": "displacement_pair",
     "adaptive_clipping": "gradient_noise_multiplier joint_noise_multiplier real_divisor_pair",
-    "allocation": "RandomAllocation",
+    "allocation": "RandomAllocation UnevenAllocation",
     "shuffled": "largest_sum_pair",
     "profiles": "CLOSED ONE_STEP",
     "privacy_loss": "GRID PrivacyLoss group_curve",

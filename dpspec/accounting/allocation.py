@@ -94,12 +94,46 @@ class RandomAllocation(Pair):
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """The distribution of the ratio, whose cut tails have less than these masses under either distribution."""
         depth = _depth(log_edge, log_far)
-        arguments = (self.steps, self.noise_multiplier, depth)
+        if self.group_size == 1:
+            return _RatioPart(*_laws(((self.steps, self.noise_multiplier),), depth), one_direction(direction))
         exact = not self.has_estimated_upper_end
-        above, below = (
-            _laws(*arguments) if self.group_size == 1 else group_laws(*arguments, self.group_size, exact=exact)
-        )
-        return _RatioPart(above, below, one_direction(direction))
+        laws = group_laws(self.steps, self.noise_multiplier, depth, self.group_size, exact=exact)
+        return _RatioPart(*laws, one_direction(direction))
+
+
+class UnevenAllocation(Pair):
+    """One epoch of random allocation of a single record whose steps have different noise.
+
+    The record is in one of all steps, uniformly: dP/dQ = (sum_i W_i) / t, with the log-normal W_i of step i.
+
+    Args:
+        noise_steps: numbers of steps, and their noise in units of the record's change, from 0.1 to 1e13.
+    """
+
+    def __init__(self, noise_steps: Sequence[tuple[int, float]]) -> None:
+        merged: dict[float, int] = {}
+        for steps, noise in noise_steps:
+            if not _SMALLEST_NOISE * (1.0 - 4.0 * EPS) <= positive("noise", noise) <= _LARGEST_NOISE:
+                raise ValueError(f"noise must be from {_SMALLEST_NOISE} to {_LARGEST_NOISE:g}, got {noise!r}")
+            merged[noise] = merged.get(noise, 0) + whole("steps", steps, 1)
+        if not 0 < sum(merged.values()) <= _MOST_STEPS:
+            raise ValueError(f"there must be 1 to {_MOST_STEPS} steps")
+        self.noise_steps = tuple((merged[noise], noise) for noise in sorted(merged))
+        self.key = (type(self).__name__, *self.noise_steps)
+        # An adversary who knows the step sees one Gaussian release.
+        self.dominating_effect = 1.0 / self.noise_steps[0][1]
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{steps} of noise {noise:g}" for steps, noise in self.noise_steps)
+        return f"{type(self).__name__}({listed})"
+
+    def largest_loss(self, direction: Direction) -> float:
+        """Infinite: losses are unbounded."""
+        return math.inf
+
+    def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
+        """The distribution of the ratio, whose cut tails have less than these masses under either distribution."""
+        return _RatioPart(*_laws(self.noise_steps, _depth(log_edge, log_far)), one_direction(direction))
 
 
 def _depth(log_edge: float, log_far: float) -> float:
@@ -149,10 +183,32 @@ class _RatioPart(TruncatedPair):
 
 
 @functools.lru_cache(maxsize=64)
-def _laws(steps: int, sigma: float, depth: float) -> tuple[Law, Law]:
+def _laws(noise_steps: tuple[tuple[int, float], ...], depth: float) -> tuple[Law, Law]:
     """The distribution of (W_1 + ... + W_t) / t under Q from above and from below, tails cut at a total e^-depth."""
-    log_little, a = -depth - math.log(64.0 * (1.0 + math.log2(steps))), 1.0 / sigma
-    # first of W = exp(a z - a^2 / 2), z standard normal
+    total = sum(steps for steps, _ in noise_steps)
+    log_little = -depth - math.log(64.0 * (len(noise_steps) + math.log2(total)))
+
+    def add(left: Law, right: Law) -> Law:
+        return combine(left, right, _POINTS, log_little)
+
+    ends = [
+        [
+            by_doubling(law, steps, lambda left, right, _: add(left, right))
+            for law in _log_normal(sigma, total, log_little)
+        ]
+        for steps, sigma in noise_steps
+    ]
+    sums = [functools.reduce(add, laws) for laws in zip(*ends, strict=True)]
+    high, low = (replace(law, values=law.values / total, lost=law.lost / total, off=law.off + EPS) for law in sums)
+    return high, low
+
+
+def _log_normal(sigma: float, steps: int, log_little: float) -> tuple[Law, Law]:
+    """The distribution of W = exp(a z - a^2 / 2), a = 1 / sigma, for standard normal z, from above and from below.
+
+    A tail of ``steps`` of these numbers has a mass of at most e^``log_little``.
+    """
+    a = 1.0 / sigma
     edge = math.sqrt(-2.0 * (log_little - math.log(steps)))
     z = np.linspace(max(-edge, -FARTHEST), min(a + edge, FARTHEST), _SLICES + 1)
     ratio = LogRatio(np.array([a]), np.zeros(1))
@@ -174,9 +230,4 @@ def _laws(steps: int, sigma: float, depth: float) -> tuple[Law, Law]:
     below = Law(
         mean[inner] / mass[inner], mass[inner] * (1.0 - doubt[inner]), False, 0.0, float(2.0 * doubt[inner].max())
     )
-    sums = [
-        by_doubling(law, steps, lambda left, right, _: combine(left, right, _POINTS, log_little))
-        for law in (Law(values, upper, True, lost), below)
-    ]
-    high, low = (replace(law, values=law.values / steps, lost=law.lost / steps, off=law.off + EPS) for law in sums)
-    return high, low
+    return Law(values, upper, True, lost), below

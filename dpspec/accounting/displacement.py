@@ -1,9 +1,9 @@
-"""A dominating pair of one step of truncated Poisson batches for a single record: Theorem 4b.
+"""A dominating pair of one step of truncated Poisson batches: Theorem 4b for a record, 4c for a group.
 
-``docs/explanation/proofs/truncated-poisson.md`` has the proof. A batch in which the record displaced another one is
-compared with batches of three sizes at once. All gradients may be taken for unit vectors. Distances then depend on
-their inner products with the record, whose median is unknown: the pair's profile is the largest one over intervals of
-the median and of one more inner product.
+``docs/explanation/proofs/truncated-poisson.md`` has the proofs. Theorem 4b compares a batch in which the record
+displaced another one with batches of three sizes at once. All gradients may be taken for unit vectors. Distances then
+depend on their inner products with the record, whose median is unknown: the pair's profile is the largest one over
+intervals of the median and of one more inner product.
 """
 
 import functools
@@ -18,6 +18,7 @@ from scipy.special import ndtr
 from dpspec.accounting.discrete import Discrete
 from dpspec.accounting.gaussian import normal_masses
 from dpspec.accounting.grid import SMALLEST
+from dpspec.accounting.group_displacement import convex_pair, group_displacement_pair
 from dpspec.accounting.numerics import Floats
 from dpspec.accounting.truncated_poisson import Batches, TruncatedPoisson
 
@@ -61,24 +62,21 @@ _NOISE, _LARGEST_CAP = (0.25, 1000.0), 20_000
 
 @functools.lru_cache(maxsize=32)
 def displacement_pair(step: TruncatedPoisson) -> Discrete | None:
-    """A pair that dominates the step if the smaller dataset has exactly n records and the group is one record.
+    """A pair that dominates the step if the smaller dataset has exactly n records and the group exactly k.
 
     Args:
-        step: the step, with ``k`` = 1.
+        step: the step.
 
     Returns:
-        The pair; None if the cap never or always binds, or out of the range of Theorem 4b.
+        The pair; None if the cap never or always binds, or out of the range of Theorem 4b or, for k > 1, 4c.
     """
+    if step.group_size > 1:
+        return group_displacement_pair(step)
     batches = Batches.of(step)
-    in_range = (
-        step.group_size == 1
-        and step.rate < 1.0
-        and _NOISE[0] <= step.noise_multiplier <= _NOISE[1]
-        and step.cap <= _LARGEST_CAP
-    )
+    in_range = step.rate < 1.0 and _NOISE[0] <= step.noise_multiplier <= _NOISE[1] and step.cap <= _LARGEST_CAP
     if batches is None or not in_range or batches.without_group(step.cap - 1) <= 0.0:
         return None
-    return _pair_above(*_Profile(step, batches).largest())
+    return convex_pair(*_Profile(step, batches).largest())
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,26 +289,3 @@ def _lognormal_nodes(slope: float) -> tuple[Floats, Floats, float]:
     right = np.clip((means - values[:-1] * masses) / np.diff(values), 0.0, masses)
     weights = np.append(masses - right, 0.0) + np.insert(right, 0, 0.0)
     return u, weights, 2.0 * float(ndtr(-_REACH))
-
-
-def _pair_above(ratios: Floats, profile: Floats) -> Discrete:
-    """The pair whose profile is the convex hull of points, exact at and below the first ratio.
-
-    Args:
-        ratios: ascending e^epsilon - 1, (n,).
-        profile: upper bounds of the profile there, (n,); the first one is the value 1 - e^epsilon.
-    """
-    hull: list[int] = []
-    for i in range(len(ratios)):
-        while len(hull) > 1 and _slope(ratios, profile, hull[-2], hull[-1]) >= _slope(ratios, profile, hull[-1], i):
-            hull.pop()
-        hull.append(i)
-    x, y = ratios[hull], profile[hull]
-    slopes = np.concatenate(([-1.0], np.clip(np.diff(y) / np.diff(x), -1.0, 0.0), [0.0]))
-    absent = np.append(np.maximum(np.diff(slopes), 0.0), 0.0)
-    present = np.append(absent[:-1] * (1.0 + x), y[-1])
-    return Discrete(present / math.fsum(present), absent / math.fsum(absent))
-
-
-def _slope(x: Floats, y: Floats, i: int, j: int) -> float:
-    return float((y[j] - y[i]) / (x[j] - x[i]))

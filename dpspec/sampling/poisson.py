@@ -110,7 +110,7 @@ REVEALING = (0.5 * math.pi, 0.0, 0.2, 0.3)
 class TruncatedPoissonTheory(PoissonTheory):
     """The smaller dataset has ``records - group_size`` to ``records`` records."""
 
-    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025; proofs, Theorems 4a and 4b"
+    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025; proofs, Theorems 4a to 4c"
     no_profile = "their profile is an interval"
     tight = False
     zero_out = False
@@ -139,9 +139,9 @@ class TruncatedPoissonTheory(PoissonTheory):
         step = self._capped(phase, group_size, smaller, smaller)
         return ((step.routed(share) or step.above(), phase.steps),)
 
-    def displaced(self, phase: Phase, smaller: int) -> Composed:
-        """Theorem 4b, for ``smaller`` records and one more; none out of its range."""
-        pair = accounting.displacement_pair(self._capped(phase, 1, smaller, smaller))
+    def displaced(self, phase: Phase, group_size: int, smaller: int) -> Composed:
+        """Theorem 4b or 4c, for ``smaller`` records and ``group_size`` more; none out of its range."""
+        pair = accounting.displacement_pair(self._capped(phase, group_size, smaller, smaller))
         return () if pair is None else ((pair, phase.steps),)
 
 

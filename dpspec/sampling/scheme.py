@@ -59,9 +59,9 @@ class Theory:
         """As :meth:`composed`, of ``smaller`` records and ``group_size`` more, for a free ``share`` in (0, 1)."""
         return self.composed(phase, group_size, smaller)
 
-    def displaced(self, phase: Phase, smaller: int) -> Composed:
-        """As :meth:`composed`, for one record and ``smaller`` others; none out of its range."""
-        return self.composed(phase, 1, smaller)
+    def displaced(self, phase: Phase, group_size: int, smaller: int) -> Composed:
+        """As :meth:`composed`, of ``smaller`` records and ``group_size`` more; none out of its range."""
+        return self.composed(phase, group_size, smaller)
 
     def attained(self, phase: Phase, group_size: int, records: int, choice: int) -> Composed:
         """Pairs that all steps of a phase attain on some data; ``choice`` selects one of several alternatives.

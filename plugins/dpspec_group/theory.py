@@ -273,30 +273,32 @@ def _route(
     wide: Sequence[int],
     leading: Sequence[int],
 ) -> None:
-    """Replace the ``wide`` values of ``highs`` by Theorem 4a's where these are smaller, for neighbors of ``records``.
+    """Replace the ``wide`` values of ``highs`` by smaller ones of Theorems 4a to 4c, for neighbors of ``records``.
 
     A neighbor has j more or j fewer records, j = 1, ..., ``group_size``, and the smaller dataset ``records`` or
     ``records`` - j. Theorem 4 for a smaller group covers all groups of up to its size. Every share gives a bound; the
-    best one is searched at the ``leading`` values, and used at the values next to them. Single records also
-    have Theorem 4b.
+    best one is searched at the ``leading`` values, and used at the values next to them. Theorems 4b and 4c
+    have no share.
     """
 
     def worst(
         alternatives: Iterable[Composed], indices: Sequence[int], enough: Sequence[float] | None = None
     ) -> dict[int, Interval]:
-        """The answers with the largest upper ends, by index; those that are not above ``enough`` may be wide."""
+        """The answers with the largest upper ends, by index, or none without ``alternatives``.
+
+        Those that are not above ``enough`` may be wide.
+        """
         largest: list[Interval] = []
-        for pairs in alternatives:
+        for pairs in alternatives if indices else ():
             intervals = answers(pairs, indices, 0.0, enough)
             largest = [max(ends, key=_upper) for ends in zip(largest or intervals, intervals, strict=True)]
             enough = [max(ends) for ends in zip(map(_upper, largest), enough or map(_upper, largest), strict=True)]
-        return dict(zip(indices, largest, strict=True))
+        return dict(zip(indices, largest, strict=bool(largest)))
 
-    if group_size == 1:
-        displaced = [_displaced(phases, smaller) for smaller in dict.fromkeys((records, max(0, records - 1)))]
-        if all(displaced):
-            for i, interval in worst(displaced, wide).items():
-                highs[i] = min(highs[i], interval, key=_upper)
+    def displaced(size: int) -> list[Composed]:
+        """The pairs of Theorem 4b or 4c for both smaller datasets; none where they do not hold."""
+        pairs = [_displaced(phases, size, smaller) for smaller in dict.fromkeys((records, max(0, records - size)))]
+        return pairs if all(pairs) else []
 
     def routed(size: int, share: float, smaller: int) -> Composed:
         pairs = [theory_of(phase).routed(phase, size, smaller, share) for phase in phases]
@@ -335,6 +337,8 @@ def _route(
                 enough = [highs[i].upper for i in chosen] if above else None
                 yield from worst(alternatives, chosen, enough).items()
 
+    for i, interval in worst(displaced(group_size), wide).items():
+        highs[i] = min(highs[i], interval, key=_upper)
     for i, interval in worst_routed(group_size, wide, above=False):
         highs[i] = min(highs[i], interval, key=_upper)
     for size in range(group_size - 1, 0, -1):
@@ -343,12 +347,17 @@ def _route(
         if not larger:
             break
         for i, interval in worst_routed(size, larger, above=True):
-            highs[i] = max(highs[i], min(larger[i], interval, key=_upper), key=_upper)
+            larger[i] = min(larger[i], interval, key=_upper)
+        undecided = [i for i, interval in larger.items() if interval.upper > highs[i].upper]
+        for i, interval in worst(displaced(size), undecided, [highs[i].upper for i in undecided]).items():
+            larger[i] = min(larger[i], interval, key=_upper)
+        for i, interval in larger.items():
+            highs[i] = max(highs[i], interval, key=_upper)
 
 
-def _displaced(phases: Sequence[Phase], smaller: int) -> Composed:
-    """Pairs of all phases for single records by Theorem 4b, where the smaller dataset has ``smaller`` ones, or none."""
-    pairs = [theory_of(phase).displaced(phase, smaller) for phase in phases]
+def _displaced(phases: Sequence[Phase], group_size: int, smaller: int) -> Composed:
+    """Pairs of all phases by Theorem 4b or 4c, where the smaller dataset has ``smaller`` records, or none."""
+    pairs = [theory_of(phase).displaced(phase, group_size, smaller) for phase in phases]
     return tuple(pair for part in pairs for pair in part) if all(pairs) else ()
 
 

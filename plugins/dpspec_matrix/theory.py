@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +26,20 @@ _NORM = 1e-10
 #: Largest number of different noise levels in one composition.
 _LEVELS = 16
 
+#: Numbers of steps of a slot whose gradients are equal; the gradients of different blocks are orthogonal.
+_BLOCKS = (4, 16)
+
+#: Sets of steps that lower ends try, and iterations of their projections.
+_OMISSIONS, _ITERATIONS = 6, 12
+
+#: Different noise levels in one epoch of random allocation.
+_ALLOCATED_LEVELS = 4
+
+#: Shares of the largest inner product of two steps of one epoch, and of two epochs, that all steps have in common.
+_COMMON, _COMMON_EPOCHS = (0.0, 0.25, 0.5, 0.75, 1.0), (0.0, 0.3)
+
 #: Outside this range of noise no pair of random allocation is composed.
-_LEAST_ALLOCATED = 0.1
+_LEAST_ALLOCATED, _LARGEST_ALLOCATED = 0.1, 1e12
 
 
 @dataclass(frozen=True)
@@ -197,19 +209,71 @@ def _poisson(schedule: Schedule, directions: float) -> Reduction:
     below: list[Phases] = []
     if directions >= len(first):  # orthogonal gradients
         below.append(samples(np.diag(product - error_of)[first] * (1.0 - _NORM), up=False))
-    if encoder.is_nonnegative:  # the projection on the sum of all columns
-        block = product[np.ix_(first, first)]
-        least_change = float(block.sum(axis=1).min()) / math.sqrt(float(block.sum())) * (1.0 - 1e-8)
-        noise = schedule.noise_multiplier / least_change
-        below.append(((Mixture.poisson(len(first), chosen.rate, noise), 1),))
+    block, error_of = (part[np.ix_(first, first)] for part in (product, error_of))
+    for length in sorted({size for size in _BLOCKS if size < len(first)} | {len(first)}):
+        projections = [
+            _largest_equal_means(block[part, part], error_of[part, part])
+            for part in (slice(start, start + length) for start in range(0, len(first), length))
+        ]
+        projections = [(count, mean) for count, mean in projections if mean > 0.0]
+        if projections and len(projections) <= directions:
+            below.append(_projected_samples(projections, chosen.rate, schedule.noise_multiplier))
     return Reduction((samples(squares, up=True),), tuple(below), (), "diagonal dominance of C^T C")
 
 
-def _levels(squares: Floats, *, up: bool) -> Floats:
-    """At most ``_LEVELS`` values, each at least (or at most) its square."""
-    if len(np.unique(squares)) <= _LEVELS:
+def _smallest(values: Floats) -> float:
+    return float(values.min())
+
+
+def _projected_samples(projections: Sequence[tuple[int, float]], rate: float, noise: float) -> Phases:
+    """Poisson samples of blocks of steps, whose numbers and smallest means are the ``projections``."""
+    counts = np.array([count for count, _ in projections])
+    means = np.sqrt(_levels(np.square([mean for _, mean in projections]), up=False))
+    pairs, times = np.unique(np.stack([counts, means]), axis=1, return_counts=True)
+    return tuple(
+        (Mixture.poisson(int(count), rate, noise / float(mean) * (1.0 + 4.0 * EPS)), int(number))
+        for (count, mean), number in zip(pairs.T, times, strict=True)
+    )
+
+
+def _largest_equal_means(product: Floats, error_of: Floats) -> tuple[int, float]:
+    """The number of steps and their smallest mean in one number, for equal gradients in some steps and 0 in others.
+
+    The number is the projection of the release on a unit vector, and has a variance of sigma^2. Steps of small means
+    are omitted while that raises the sum of the means.
+    """
+    steps, best = np.arange(len(product)), (0, 0.0)
+    for _ in range(_OMISSIONS):
+        means = _equal_means(product[np.ix_(steps, steps)], error_of[np.ix_(steps, steps)])
+        best = max(best, (len(steps), float(means.min())), key=lambda ends: ends[0] * ends[1])
+        steps = steps[means > np.quantile(means, 0.1)]
+        if not len(steps):
+            break
+    return best
+
+
+def _equal_means(product: Floats, error_of: Floats, value: Callable[[Floats], float] = _smallest) -> Floats:
+    """Lower bounds of <v, C e_s> for each step s, (n,), and the unit vector v of the largest ``value`` of several.
+
+    v is proportional to C u with u >= 0, first for equal u, and then for C^T C u that is nearly equal at all steps.
+    """
+    weights, best = np.ones(len(product)), np.zeros(len(product))
+    for _ in range(_ITERATIONS):
+        totals = product @ weights
+        norm = math.sqrt(float(weights @ totals + weights @ (error_of @ weights)) * (1.0 + _NORM))
+        means = (totals - error_of @ weights) / norm * (1.0 - 1e-8)
+        best = max(best, means, key=value)
+        if totals.min() <= 0.0:
+            break
+        weights = weights * np.sqrt(totals.mean() / totals)
+    return best
+
+
+def _levels(squares: Floats, *, up: bool, count: int = _LEVELS) -> Floats:
+    """At most ``count`` values, each at least (or at most) its square."""
+    if len(np.unique(squares)) <= count:
         return squares
-    edges = np.geomspace(squares.min(), squares.max(), _LEVELS)
+    edges = np.geomspace(squares.min(), squares.max(), count)
     edges[0], edges[-1] = squares.min(), squares.max()
     side = np.searchsorted(edges, squares, "left") if up else np.searchsorted(edges, squares, "right") - 1
     return np.asarray(edges[side], dtype=np.float64)
@@ -219,7 +283,8 @@ def _allocated(schedule: Schedule, directions: float) -> Reduction:
     """One step of each epoch, or one of the same places in all epochs (Theorem M4)."""
     bins, noise = schedule.participation.separation, schedule.noise_multiplier
     epochs = -(-schedule.steps // bins)
-    product, error_of = gram(encoder_of(schedule.encoder, schedule.steps))
+    encoder = encoder_of(schedule.encoder, schedule.steps)
+    product, error_of = gram(encoder)
     missing = epochs * bins - schedule.steps
     product, error_of = (np.pad(part, (0, missing)) for part in (product, error_of))
     sizes = np.abs(product) + error_of
@@ -229,38 +294,135 @@ def _allocated(schedule: Schedule, directions: float) -> Reduction:
             part.reshape(epochs, bins, epochs, bins).sum(axis=(0, 2)) for part in (product, error_of, sizes)
         )
         epochs = 1
-    above: list[tuple[float, Phases]] = []
-    for stride in (stride for stride in range(1, bins + 1) if bins % stride == 0):
-        square = _largest_total(sizes, epochs, bins, stride) * (1.0 + _NORM)
-        scale = noise / math.sqrt(square) * (1.0 - 4.0 * EPS)
-        if stride == bins:
-            above.append((-math.inf, ((Mixture.full(1, scale), epochs),)))
-        elif scale >= _LEAST_ALLOCATED:
-            # the chi-square divergence of one epoch orders the strides
-            growth = square / noise**2
-            divergence = growth + math.log(-math.expm1(-growth)) + math.log(stride)
-            above.append((divergence, ((accounting.RandomAllocation(bins // stride, scale), epochs),)))
-    above = sorted(above, key=lambda item: item[0])[:2]
+    above = _allocated_above(sizes, encoder.is_nonnegative, epochs, bins, noise)
     below: list[Phases] = []
     smallest = max(0.0, float(np.diag(product - error_of).min()) * (1.0 - _NORM))
     is_exact = _largest_total(sizes, epochs, bins, 1) <= smallest * (1.0 + 1e-6)
-    if (directions >= len(product) or is_exact) and noise >= _LEAST_ALLOCATED * math.sqrt(smallest) > 0.0:
-        scale = noise / math.sqrt(smallest) * (1.0 + 4.0 * EPS)  # orthogonal gradients
-        below.append(((accounting.RandomAllocation(bins, scale), epochs),))
-    total = float(product.sum())
-    means = product.sum(axis=1) / math.sqrt(total) * (1.0 - 1e-8) if total > 0.0 else np.zeros(len(product))
-    if means.min() > 0.0:  # the projection on the sum of all columns
-        if is_one_bin:
-            below.append(((Mixture(means, np.full(bins, 1.0 / bins), noise), 1),))
-        else:
-            below.append(_shift(float(means.reshape(epochs, bins).min(axis=1).sum()) / noise, up=False))
+    lengths = (
+        [1] if is_exact else [1, *(length for length in range(2, bins) if bins % length == 0 and length**2 >= bins)]
+    )
+    blocks = [_allocated_below(product, error_of, epochs, bins, noise, length) for length in lengths]
+    needed = [epochs * (bins // length) for length in lengths]
+    possible = [
+        block for block, count in zip(blocks, needed, strict=True) if block and (directions >= count or is_exact)
+    ]
+    if possible:
+        below.append(max(possible, key=lambda item: item[0])[1])
+    means = _equal_means(product, error_of, lambda values: float(values.reshape(epochs, bins).min(axis=1).sum()))
+    if is_one_bin and means.min() > 0.0:  # one direction for all steps
+        below.append(((Mixture(means, np.full(bins, 1.0 / bins), noise), 1),))
+    shift = float(np.maximum(means.reshape(epochs, bins).min(axis=1), 0.0).sum())
+    if not is_one_bin and shift > 0.0:
+        below.append(_shift(shift / noise, up=False))
     change = math.sqrt(max(0.0, float(np.diag(product - error_of)[:bins].min()) * (1.0 - _NORM)))
     return Reduction(
-        tuple(phases for _, phases in above),
+        above[:1] if is_exact else above,
         tuple(below),
         ((change / noise * (1.0 - 4.0 * EPS), math.log(bins) * (1.0 + 4.0 * EPS)),) if change > 0.0 else (),
         "" if is_exact else "diagonal dominance of C^T C",
     )
+
+
+def _allocated_above(sizes: Floats, is_nonnegative: bool, epochs: int, bins: int, noise: float) -> tuple[Phases, ...]:
+    """The two pairs of Theorem M4 with the smallest chi-square divergences.
+
+    Args:
+        sizes: upper bounds of |C^T C|, (epochs * bins, epochs * bins).
+        is_nonnegative: whether C >= 0, so that steps may have a part in common.
+        epochs: number of epochs.
+        bins: steps of an epoch.
+        noise: noise multiplier.
+    """
+    tensor = sizes.reshape(epochs, bins, epochs, bins)
+    across = tensor.max(axis=(1, 3)) * (1.0 - np.eye(epochs))
+    overlaps_many = float(np.mean(np.count_nonzero(across, axis=1))) > 2.0  # more than the neighboring epochs
+    same_epoch = np.stack([tensor[epoch, :, epoch] for epoch in range(epochs)])
+    alternatives: list[tuple[float, Phases]] = []
+    for stride in (stride for stride in range(1, bins + 1) if bins % stride == 0):
+        for epoch_share in _COMMON_EPOCHS if is_nonnegative and overlaps_many else (0.0,):
+            common = epoch_share * across
+            excess = np.maximum(tensor - common[:, None, :, None], 0.0) if epoch_share else tensor
+            totals = excess.reshape(epochs, bins, epochs, bins // stride, stride).sum(axis=3).max(axis=3)
+            other_epochs = totals.sum(axis=2) - totals[np.arange(epochs), :, np.arange(epochs)]
+            for share in _COMMON if is_nonnegative and stride < bins else (0.0,):
+                shared, energies = _energies(same_epoch, other_epochs, stride, share)
+                gaussian = (shared + float(common.sum())) * (1.0 + _NORM)
+                alternatives.append(_common_and_allocated(gaussian, energies * (1.0 + _NORM), epochs, noise))
+    finite = {divergence: phases for divergence, phases in alternatives if phases}
+    return tuple(finite[divergence] for divergence in sorted(finite)[:2])
+
+
+def _energies(same_epoch: Floats, other_epochs: Floats, stride: int, share: float) -> tuple[float, Floats]:
+    """The sum of c_ee over epochs, and E_i of Theorem M4, (bins / stride,).
+
+    Args:
+        same_epoch: |G| within each epoch, (epochs, bins, bins).
+        other_epochs: what other epochs add to D_s, (epochs, bins).
+        stride: w.
+        share: c_ee as a share of the largest inner product of two steps of one remainder.
+    """
+    shared, energies = 0.0, np.zeros(same_epoch.shape[1] // stride)
+    off_diagonal = 1.0 - np.eye(len(energies))
+    for block, added in zip(same_epoch, other_epochs, strict=True):
+        products = np.stack([block[remainder::stride, remainder::stride] for remainder in range(stride)])
+        squares = np.diagonal(products, axis1=1, axis2=2)
+        common = min(share * float((products * off_diagonal).max()), float(squares.max()))
+        rows = np.maximum(squares - common, 0.0) + (np.maximum(products - common, 0.0) * off_diagonal).sum(axis=2)
+        rows = rows + added.reshape(-1, stride).T
+        energies = np.maximum(energies, np.sort(rows, axis=1)[:, ::-1].max(axis=0))
+        shared += common
+    return shared, energies
+
+
+def _common_and_allocated(gaussian: float, energies: Floats, epochs: int, noise: float) -> tuple[float, Phases]:
+    """ln of 1 + the chi-square divergence of a Gaussian release and of allocations, and both; none out of range."""
+    scaled = np.maximum(energies, 1e-12 * max(float(energies.max()), gaussian)) / noise**2
+    with np.errstate(over="ignore"):
+        log_growth = float(np.logaddexp.reduce(scaled + np.log(-np.expm1(-scaled)))) - 2.0 * math.log(len(scaled))
+    divergence = gaussian / noise**2 + epochs * float(np.logaddexp(0.0, log_growth))
+    pair = _allocation(scaled, up=True)
+    if pair is None:
+        return divergence, ()
+    release = _shift(math.sqrt(gaussian) / noise, up=True) if gaussian > 0.0 else ()
+    return divergence, (*release, (pair, epochs))
+
+
+def _allocation(energies: Floats, *, up: bool) -> Pair | None:
+    """One epoch whose steps have these squared changes in units of the noise, rounded up or down; none out of range."""
+    rounded = _levels(energies, up=up, count=_ALLOCATED_LEVELS)
+    noises = np.sqrt(1.0 / rounded) * (1.0 - 4.0 * EPS if up else 1.0 + 4.0 * EPS)
+    if len(noises) == 1:
+        return Mixture.full(1, float(noises[0]))
+    if noises.min() < _LEAST_ALLOCATED or noises.max() > _LARGEST_ALLOCATED:
+        return None
+    values, counts = np.unique(noises, return_counts=True)
+    if len(values) == 1:
+        return accounting.RandomAllocation(len(noises), float(values[0]))
+    return accounting.UnevenAllocation(list(zip(counts.tolist(), values.tolist(), strict=True)))
+
+
+def _allocated_below(
+    product: Floats, error_of: Floats, epochs: int, bins: int, noise: float, length: int
+) -> tuple[float, Phases] | None:
+    """As :func:`_common_and_allocated`, for equal gradients in blocks of ``length`` steps and orthogonal ones across.
+
+    The last epoch has a separate pair, because its columns are shorter.
+    """
+    if length == 1:
+        squares = np.maximum(np.diag(product - error_of), 0.0)
+    else:
+        blocks = [slice(start, start + length) for start in range(0, epochs * bins, length)]
+        means = [_equal_means(product[block, block], error_of[block, block]).min() for block in blocks]
+        squares = np.square(np.maximum(means, 0.0))
+    squares = squares.reshape(epochs, bins // length)
+    squares = np.sort(squares, axis=1) * (1.0 - _NORM) / noise**2
+    if squares.min() <= 0.0:
+        return None
+    log_growths = np.logaddexp.reduce(squares + np.log(-np.expm1(-squares)), axis=1) - 2.0 * math.log(squares.shape[1])
+    full_epochs = [(squares[:-1].min(axis=0), epochs - 1)] if epochs > 1 else []
+    pairs = [(_allocation(energies, up=False), times) for energies, times in (*full_epochs, (squares[-1], 1))]
+    phases = tuple((pair, times) for pair, times in pairs if pair is not None)
+    return (float(np.logaddexp(0.0, log_growths).sum()), phases) if len(phases) == len(pairs) else None
 
 
 def _largest_total(sizes: Floats, epochs: int, bins: int, stride: int) -> float:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from dpspec.accounting import Mixture, PrivacyLoss, RandomAllocation, gaussian
+from dpspec.accounting import Mixture, PrivacyLoss, RandomAllocation, UnevenAllocation, gaussian
 from dpspec.accounting.convex_laws import Law, by_doubling, combine
 from dpspec.accounting.group_allocation import Coefficients, _merged, _spread, group_laws
 from dpspec.accounting.numerics import DIRECTIONS, Direction, Floats
@@ -310,3 +310,33 @@ def test_products_of_polynomials_are_bounded_in_convex_order(*, last: bool) -> N
                 assert low <= exact * (1.0 + 1e-9)
                 assert exact * (1.0 - 1e-9) <= high
                 assert low >= 0.99 * exact
+
+
+def test_uneven_steps_against_a_grid() -> None:
+    """Two steps of different noise, by sums over a grid of both outputs."""
+    noises = (0.8, 1.6)
+    pair = PrivacyLoss.of(UnevenAllocation([(1, noise) for noise in noises]))
+    x = np.linspace(-9.0, 10.0, 1201)
+    ratio = np.add.outer(*(np.exp((x - 0.5 / noise) / noise) for noise in noises)) / 2.0
+    weights = np.outer(np.exp(-0.5 * x * x), np.exp(-0.5 * x * x)) / (2.0 * math.pi) * (x[1] - x[0]) ** 2
+    for epsilon in (0.0, 0.7, 2.0):
+        delta = float((weights * np.maximum(ratio - math.exp(epsilon), 0.0)).sum())
+        interval = pair.delta(epsilon, width=1e-3)
+        assert interval.lower * (1.0 - 1e-4) <= delta <= interval.upper * (1.0 + 1e-4)
+        assert interval.relative_width <= 2e-3
+
+
+def test_even_steps_are_random_allocation() -> None:
+    uneven = PrivacyLoss.of(UnevenAllocation([(2, 1.3), (3, 1.3)])).compose(3).epsilon(1e-4, width=1e-3)
+    even = PrivacyLoss.of(RandomAllocation(5, 1.3)).compose(3).epsilon(1e-4, width=1e-3)
+    assert uneven.lower <= even.upper
+    assert even.lower <= uneven.upper
+
+
+@pytest.mark.parametrize(
+    ("noise_steps", "message"),
+    [([], "steps"), ([(1, 0.05)], "noise"), ([(1, 1e14)], "noise"), ([(0, 1.0)], "steps"), ([(10**8, 1.0)], "steps")],
+)
+def test_uneven_steps_out_of_range_are_named(noise_steps: list[tuple[int, float]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        UnevenAllocation(noise_steps)

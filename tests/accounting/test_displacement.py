@@ -199,7 +199,6 @@ def test_a_cap_that_binds_in_half_of_the_steps_costs_less_than_by_theorem_4a() -
     "step",
     [
         TruncatedPoisson(1, 1.0, 5, 20, 1.0),
-        TruncatedPoisson(2, 0.5, 5, 20, 1.0),
         TruncatedPoisson(1, 0.5, 10, 5, 1.0),
         TruncatedPoisson(1, 0.5, 5, 20, 0.1),
         TruncatedPoisson(1, 0.9, 10, 30_000, 1.0),

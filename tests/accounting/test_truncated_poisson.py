@@ -10,7 +10,7 @@ from scipy.integrate import quad
 from scipy.stats import binom, norm
 from support.accounting_oracle import one_step_delta
 
-from dpspec.accounting import Mixture, PrivacyLoss, Revealed, TruncatedPoisson
+from dpspec.accounting import Mixture, PrivacyLoss, Revealed, TruncatedPoisson, displacement_pair
 from dpspec.accounting.numerics import DIRECTIONS, Direction
 from dpspec.accounting.truncated_poisson import binomial_tail
 
@@ -252,7 +252,7 @@ def densities(x: np.ndarray, n: int, k: int, rate: float, cap: int, sigma: float
 
 
 def check_setting(seed: int, *, two_steps: bool) -> int:
-    """One random setting: no gradients leak more than any routed pair, and the explicit pairs leak at most as much.
+    """One random setting: no gradients leak more than a routed pair or Theorem 4b's or 4c's, for one step and two.
 
     Returns the number of comparisons.
     """
@@ -266,7 +266,7 @@ def check_setting(seed: int, *, two_steps: bool) -> int:
     width, within = float(x[1] - x[0]), 0.2 * (float(x[1] - x[0]) / sigma) ** 2
     present, absent = densities(x, n, k, rate, cap, sigma)
     shares = (0.05, 0.5, float(rng.uniform(0.01, 0.99)), 0.999)
-    routed = [step.routed(share) for share in shares]
+    routed = [*(step.routed(share) for share in shares), displacement_pair(step)]
     assert all(pair is not None for pair in routed)
     for side in DIRECTIONS:
         first, second = (present, absent) if side == "present-first" else (absent, present)
@@ -281,7 +281,7 @@ def check_setting(seed: int, *, two_steps: bool) -> int:
                 pairs = [values[[a, worst[-1]], ::10] for values in (first, second)]
                 both = np.outer(*pairs[0]) - math.exp(epsilon) * np.outer(*pairs[1])
                 least = float(np.maximum(both, 0.0).sum()) * 100.0 * width * width
-                for pair in routed[1:3]:
+                for pair in (*routed[1:3], routed[-1]):
                     assert pair is not None
                     found = PrivacyLoss.of(pair, side).compose(2).delta(epsilon, width=1e-3)
                     assert least <= found.upper + 200.0 * within, (seed, side, epsilon)

@@ -167,6 +167,82 @@ def test_allocation_contains_the_divergence_of_explicit_pairs(scheme: str, steps
     assert bool(reduction(case, 1).reason) == (bands > 1)
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("scheme", ["poisson", "one of two"])
+def test_no_adaptive_gradients_exceed_equal_ones(scheme: str) -> None:
+    """Theorem M6: the second gradient depends on the first row. It fails for C with negative entries."""
+    rate = 0.4
+    weights = {(a, b): rate ** (a + b) * (1.0 - rate) ** (2 - a - b) for a, b in product([0, 1], repeat=2)}
+    if scheme == "one of two":
+        weights = {(1, 0): 0.5, (0, 1): 0.5}
+
+    def choices(below: float, low: float, high: float) -> list[tuple[float, object]]:
+        def mean(first: int, second: int) -> object:
+            return lambda outputs: [first, below * first + second * np.where(outputs[0] > 0.5, high, low)]
+
+        return [(weight, mean(*steps)) for steps, weight in weights.items()]
+
+    for epsilon in (0.2, 1.0):
+        equal = oracles.grid_delta(2, 1.0, choices(0.7, 1.0, 1.0), epsilon)
+        for low, high in product([-1.0, 0.0, 1.0], repeat=2):
+            assert oracles.grid_delta(2, 1.0, choices(0.7, low, high), epsilon) <= equal + 1e-9
+        signed = oracles.grid_delta(2, 1.0, choices(-0.7, 1.0, 1.0), epsilon)
+        assert oracles.grid_delta(2, 1.0, choices(-0.7, -1.0, -1.0), epsilon) > signed
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("scheme", ["balls-in-bins", "random-allocation"])
+@pytest.mark.parametrize(
+    ("encoder", "bins"),
+    [
+        (options("buffers", weights=(0.4,), decays=(0.9,)), 3),
+        (options("tree"), 4),
+        (options("buffers", weights=(0.2, 0.1), decays=(0.5, 0.99)), 8),
+        (options("inverse-square-root", bands=2), 4),
+    ],
+)
+@pytest.mark.parametrize("noise", [1.5, 0.6])
+def test_long_columns_have_a_common_part(encoder: EncoderOptions, bins: int, scheme: str, noise: float) -> None:
+    """Equal gradients, the worst case of Theorem M6, are between both ends: 400,000 draws, 5 standard errors."""
+    steps = 8 if bins != 3 else 6
+    case = schedule(encoder, steps, noise, scheme=scheme, separation=bins)
+    (interval,) = epsilons(case, 1, [0.02], width=1e-2)
+    matrix, epochs = encoder_of(encoder, steps).matrix(), steps // bins
+    if scheme == "balls-in-bins":
+        sets = [tuple(range(j, steps, bins)) for j in range(bins)]
+    else:
+        sets = [tuple(r * bins + j for r, j in enumerate(places)) for places in product(range(bins), repeat=epochs)]
+    means = np.array([matrix[:, chosen].sum(axis=1) for chosen in sets])
+    weights = np.full(len(sets), 1.0 / len(sets))
+    value, error = oracles.sampled_delta(means, weights, noise, interval.upper, 6)
+    assert value <= 0.02 + 5.0 * error
+    value, error = oracles.sampled_delta(means, weights, noise, interval.lower, 6)
+    assert value >= 0.02 - 5.0 * error
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("encoder", [options("tree"), options("buffers", weights=(0.4,), decays=(0.9,))])
+def test_blocks_of_poisson_samples_are_attained(encoder: EncoderOptions) -> None:
+    """Steps whose columns are short are omitted: equal gradients leak at least the lower end."""
+    case = schedule(encoder, 7, 1.0, scheme="cyclic-poisson", separation=1, rate=0.3)
+    (interval,) = epsilons(case, 1, [0.02], directions=1)
+    steps = np.array(list(product([0.0, 1.0], repeat=7)))
+    means, weights = steps @ encoder_of(encoder, 7).matrix().T, np.prod(np.where(steps > 0.0, 0.3, 0.7), axis=1)
+    value, error = oracles.sampled_delta(means, weights, 1.0, interval.lower, 8)
+    assert value >= 0.02 - 5.0 * error
+    value, error = oracles.sampled_delta(means, weights, 1.0, interval.upper, 8)
+    assert value <= 0.02 + 5.0 * error
+
+
+@pytest.mark.ci
+def test_overlapping_bins_leave_a_hundredth_of_epsilon() -> None:
+    """0.19 with orthogonal steps below, and without a common part above."""
+    encoder = options("square-root", bands=16)
+    noise = float(np.linalg.norm(encoder_of(encoder, 400).column)) / math.sqrt(5.0)
+    (interval,) = epsilons(schedule(encoder, 400, noise, scheme="balls-in-bins", separation=100), 1, [1e-6], width=1e-2)
+    assert interval.relative_width <= 0.015
+
+
 def test_models_without_room_for_orthogonal_gradients_have_lower_ends_along_one_direction() -> None:
     case = schedule(options("square-root", bands=4), 40, 2.0, scheme="cyclic-poisson", separation=1, rate=0.05)
     (many,), (single,) = epsilons(case, 1, [1e-5]), epsilons(case, 1, [1e-5], directions=8)
