@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dpspec.contract import Spec
     from dpspec.sampling import Composed
 
-#: Values of a loss in a direction, of all indices if None, whose relative widths may be as large as the third argument.
-#: The last argument has a number for each value, or is None: a value certainly not above its number may be wide.
+#: Values of a loss in a direction, of all indices without a second argument, whose relative widths may be as large as
+#: the third one. The last argument may have a number for each value: one that is certainly not above it may be wide.
 Question: TypeAlias = "Callable[[PrivacyLoss, Sequence[int] | None, float, Sequence[float] | None], list[Interval]]"
 
 
@@ -296,7 +296,7 @@ def _route(
         return dict(zip(indices, largest, strict=bool(largest)))
 
     def displaced(size: int) -> list[Composed]:
-        """The pairs of Theorem 4b or 4c for both smaller datasets; none where they do not hold."""
+        """The pairs of Theorem 4b or 4c for both smaller datasets, if these theorems hold."""
         pairs = [_displaced(phases, size, smaller) for smaller in dict.fromkeys((records, max(0, records - size)))]
         return pairs if all(pairs) else []
 
