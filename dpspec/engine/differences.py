@@ -69,6 +69,7 @@ def versions_of(values: FrozenMap) -> dict[str, str]:
 UNVERIFIED = {
     "created": "dates",
     "environment.*": "command, versions and machine",
+    "requires_claim": "command, versions and machine",
     "unjudged.*": "specs with errors",
     "audits.*.source": "files of the specs",
     "audits.*.places.*": "files of the specs",
