@@ -139,7 +139,7 @@ class TruncatedPoissonTheory(PoissonTheory):
         step = self._capped(phase, group_size, smaller, smaller)
         return ((step.routed(share) or step.above(), phase.steps),)
 
-    def displaced(self, phase: Phase, group_size: int, smaller: int) -> Composed:
+    def displaced(self, phase: Phase, smaller: int, group_size: int = 1) -> Composed:
         """Theorem 4b or 4c, for ``smaller`` records and ``group_size`` more; none out of its range."""
         pair = accounting.displacement_pair(self._capped(phase, group_size, smaller, smaller))
         return () if pair is None else ((pair, phase.steps),)

@@ -59,7 +59,7 @@ class Theory:
         """As :meth:`composed`, of ``smaller`` records and ``group_size`` more, for a free ``share`` in (0, 1)."""
         return self.composed(phase, group_size, smaller)
 
-    def displaced(self, phase: Phase, group_size: int, smaller: int) -> Composed:
+    def displaced(self, phase: Phase, smaller: int, group_size: int = 1) -> Composed:
         """As :meth:`composed`, of ``smaller`` records and ``group_size`` more; none out of its range."""
         return self.composed(phase, group_size, smaller)
 

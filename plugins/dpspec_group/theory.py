@@ -357,7 +357,7 @@ def _route(
 
 def _displaced(phases: Sequence[Phase], group_size: int, smaller: int) -> Composed:
     """Pairs of all phases by Theorem 4b or 4c, where the smaller dataset has ``smaller`` records, or none."""
-    pairs = [theory_of(phase).displaced(phase, group_size, smaller) for phase in phases]
+    pairs = [theory_of(phase).displaced(phase, smaller, group_size) for phase in phases]
     return tuple(pair for part in pairs for pair in part) if all(pairs) else ()
 
 

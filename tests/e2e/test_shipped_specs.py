@@ -47,7 +47,7 @@ def test_the_quickstart_gives_verdicts_with_upper_and_lower_bounds(dpspec: Run, 
     assert len(audit["checks"]) <= 20
     for check in audit["checks"]:
         exact = check["test"].endswith(", exact")
-        assert exact or check["detectable"] < 1.0, check
+        assert exact or check["detectable"] < 1.2, check  # batch sizes with twice the variance
 
     again = dpspec("verify", "result.json")
     assert again.returncode == 0, again.stdout + again.stderr
