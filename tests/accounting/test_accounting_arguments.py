@@ -139,6 +139,7 @@ DEFAULTS = {"group_size": 1, "noise_multiplier": 1.0}
         (lambda: Discrete([0.5, 0.5], [0.5, 0.6]), "absent"),
         (lambda: Discrete([0.5, 0.5], [0.5, math.nan]), "absent"),
         (lambda: Discrete([], []), "present"),
+        (lambda: Discrete([[0.5, 0.5]], [[0.5, 0.5]]), "present"),  # type: ignore[list-item]
         (lambda: Discrete([0.5, 0.5], [1.0]), "absent"),
         (lambda: Mixture.poisson(1.5, 0.1, 1.0), "group_size"),
         (lambda: Mixture.poisson(True, 0.1, 1.0), "group_size"),

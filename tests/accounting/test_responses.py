@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from dpspec.accounting import Floats, ResponseMixture, smallest_rho
+from dpspec.accounting.responses import _largest_on_chords  # smallest_rho refines until its cells hardly differ
 
 
 @pytest.mark.parametrize("epsilon", [0.2, 3.0])
@@ -23,6 +24,20 @@ def test_the_smallest_rho_of_randomized_response_is_the_largest_ratio(epsilon: f
     assert rho.lower <= best * (1.0 + 1e-9)
     assert best <= rho.upper
     assert rho.relative_width <= 1.1e-4
+
+
+def test_the_largest_ratio_on_a_chord_is_the_one_of_a_grid() -> None:
+    """Chords of products (a - 1) D that rise, fall and stay level, with maxima within and at the ends."""
+    orders = np.array([1.2, 2.0, 5.0, 40.0, 41.0, 90.0])
+    values = np.array([0.001, 0.9, 2.0, 2.5, 2.5 * 39.0 / 40.0, 6.0])
+    products = (orders - 1.0) * values
+    inner = 0
+    for i, found in enumerate(_largest_on_chords(orders, values).tolist()):
+        a = np.linspace(orders[i], orders[i + 1], 200_001)
+        ratios = np.interp(a, orders[i : i + 2], products[i : i + 2]) / (a * (a - 1.0))
+        assert found == pytest.approx(float(ratios.max()), rel=1e-8)
+        inner += 0 < int(ratios.argmax()) < len(a) - 1
+    assert inner
 
 
 def test_the_rounding_of_many_losses_is_charged_to_both_pairs() -> None:
