@@ -50,33 +50,30 @@ class Law:
     off: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class Points:
-    """Points e^(low + width * k) for the k in ``node_numbers``, ascending from 0, and the ``cell`` (.,) of each k."""
+class CellTable:
+    """The cells between ascending, positive ``edges``, by the leading bits of numbers, which ascend with the number.
 
-    low: float
-    width: float
-    node_numbers: npt.NDArray[np.int64]
-    cell: npt.NDArray[np.int64]
+    >>> CellTable(np.array([1.0, 1.5, 4.0])).cells(np.array([0.0, 1.0, 1.2, 1.5, 3.0, 9.0])).tolist()
+    [0, 1, 1, 2, 2, 3]
+    """
 
-    @property
-    def values(self) -> Floats:
-        """The points, ascending."""
-        return np.asarray(np.exp(self.low + self.width * self.node_numbers), dtype=np.float64)
+    def __init__(self, edges: Floats) -> None:
+        bits = edges.view(np.int64)
+        self._shift = int(np.diff(bits).min()).bit_length() - 1  # no two edges have all bits but these in common
+        bins = bits >> self._shift
+        self._base = int(bins[0]) - 1
+        self._cells_below = np.searchsorted(bins - self._base, np.arange(bins[-1] - self._base + 2)).astype(np.int32)
+        self._ends = np.append(edges, np.inf)
 
-    def cells(self, values: Floats, edges: Floats) -> npt.NDArray[np.int64]:
-        """For each value the number of ``edges`` at or below it, (m,)."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(values)
-        position = np.clip((logs - self.low) / self.width, -1.0, float(self.node_numbers[-1]) + 1.0)
-        guess = self.cell[np.floor(position).astype(np.int64) + 1]
-        guess -= values < edges[np.maximum(guess - 1, 0)]
-        guess = np.maximum(guess, 0)
-        guess += values >= np.append(edges, np.inf)[guess]
-        return guess
+    def cells(self, values: Floats) -> npt.NDArray[np.int32]:
+        """For each of ``values`` (m,), not negative, the number of edges at or below it, (m,)."""
+        bins = (values.view(np.int64) >> self._shift) - self._base
+        cells = self._cells_below[np.clip(bins, 0, len(self._cells_below) - 1, out=bins)]
+        cells += values >= self._ends[cells]
+        return cells
 
 
-def place(low: float, high: float, logs: Floats, masses: Floats, count: int) -> Points:
+def place(low: float, high: float, logs: Floats, masses: Floats, count: int) -> Floats:
     """About ``count`` points from e^low to e^high, as dense as the cube root of the density of ``masses`` at ``logs``.
 
     Moving a mass between two points costs in proportion to the square of their distance.
@@ -89,8 +86,7 @@ def place(low: float, high: float, logs: Floats, masses: Floats, count: int) -> 
     rising = np.concatenate(([0.0], np.cumsum(share)))
     positions = np.interp(np.linspace(0.0, rising[-1], count), rising, np.linspace(0.0, _FINE, bins + 1))
     point_positions = np.unique(np.concatenate(([0, _FINE], np.rint(positions).astype(np.int64))))
-    cell = np.concatenate(([0], np.searchsorted(point_positions, np.arange(_FINE + 2), side="right")))
-    return Points(low, width, point_positions, cell)
+    return np.asarray(np.exp(low + width * point_positions), dtype=np.float64)
 
 
 def combine(left: Law, right: Law, count: int, log_little: float) -> Law:
@@ -112,15 +108,14 @@ def combine(left: Law, right: Law, count: int, log_little: float) -> Law:
     low = math.log(float(sums[max(0, begin - 1)])) - 1e-9
     high = math.log(float(sums[min(end, len(sums) - 1)])) + 1e-3
     weights = masses * (1.0 + sums / mean)
-    points = place(low, max(high, low + 1e-6), np.log(sums), weights, count)
-    edges = points.values
-    cells = len(edges) + 1
+    edges = place(low, max(high, low + 1e-6), np.log(sums), weights, count)
+    table, cells = CellTable(edges), len(edges) + 1
     mass, excess, terms = np.zeros(cells), np.zeros(cells), np.zeros(cells)
     bases = np.concatenate(([0.0], edges))
     for rows, columns, weights in pair_blocks(left, right):
         sums = np.add.outer(left.values[rows], right.values[columns]).ravel()
         masses = np.multiply.outer(left.masses[rows], weights).ravel()
-        cell = points.cells(sums, edges)
+        cell = table.cells(sums)
         mass += np.bincount(cell, weights=masses, minlength=cells)
         excess += np.bincount(cell, weights=masses * (sums - bases[cell]), minlength=cells)
         terms += np.bincount(cell, minlength=cells)

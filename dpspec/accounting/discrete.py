@@ -29,6 +29,7 @@ class Discrete(Pair):
         if len(self.present) != len(self.absent):
             raise ValueError(f"absent must match present: {len(self.absent)} values for {len(self.present)}")
         self.rounding = rounding
+        self._outcomes: dict[Direction, tuple[Floats, Floats, Floats]] = {}
         self.key = ("discrete", rounding, self.present.tobytes(), self.absent.tobytes())
         if np.array_equal(self.present, self.absent):
             self.effect = 0.0
@@ -52,6 +53,8 @@ class Discrete(Pair):
 
         Each is an array of shape (m,).
         """
+        if direction in self._outcomes:
+            return self._outcomes[direction]
         first, second = self._oriented(direction)
         used = (first > 0.0) & (second > 0.0)
         p, q = first[used], second[used]
@@ -61,7 +64,8 @@ class Discrete(Pair):
         # the vectors may have been divided by their sums
         loss_error = EPS * (8.0 + np.where(similar, 0.0, 4.0 * (np.abs(np.log(p)) + np.abs(np.log(q)))))
         loss_error += 2.0 * self.rounding
-        return losses, p, np.asarray(loss_error, dtype=np.float64)
+        self._outcomes[direction] = losses, p, np.asarray(loss_error, dtype=np.float64)
+        return self._outcomes[direction]
 
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """The sum of max(first - e^epsilon second, 0)."""

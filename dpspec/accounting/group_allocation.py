@@ -224,7 +224,7 @@ def _merged(left: Coefficients, right: Coefficients, *, last: bool) -> Coefficie
     logs = np.log(np.maximum(bins.starts(heavy), float(low)))
     tilted = mass[heavy] + sums[-1, heavy] / float(sums[-1].sum())
     points = place(float(logs[0]), float(logs[-1]) + 1e-9, logs, tilted, _OUTCOMES)
-    starts = np.unique(np.minimum(np.searchsorted(logs, np.log(points.values)), len(logs) - 1))
+    starts = np.unique(np.minimum(np.searchsorted(logs, np.log(points)), len(logs) - 1))
     mass, terms, sums = (np.add.reduceat(of_bins[..., heavy], starts, axis=-1) for of_bins in (mass, terms, sums))
     used = mass > LIGHTEST
     rounding = EPS * (8.0 + terms[used])
@@ -391,7 +391,7 @@ def _cuts(marginal: _Marginal, cells: int) -> tuple[Floats, Floats]:
     keys = np.log(np.maximum(marginal.values, marginal.values[marginal.values > 0.0][0]))
     tilted = marginal.masses * (1.0 + marginal.values / float(marginal.masses @ marginal.values))
     points = place(float(keys[0]), float(keys[-1]) + 1e-9, keys, tilted, cells)
-    index = np.unique(np.searchsorted(keys, np.log(points.values)))
+    index = np.unique(np.searchsorted(keys, np.log(points)))
     index = index[(index > 0) & (index < len(keys))]
     # within a value, so that rounding moves no cut to another one
     half = 0.5 * marginal.masses[index]

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: the third one. The last argument may have a number for each value: one that is certainly not above it may be wide.
 Question: TypeAlias = "Callable[[PrivacyLoss, Sequence[int] | None, float, Sequence[float] | None], list[Interval]]"
 
+#: The same of the loss of pairs.
+_Answers: TypeAlias = "Callable[[Composed, Sequence[int] | None, float, Sequence[float] | None], list[Interval]]"
+
 
 def accounted(spec: Spec) -> tuple[Phase, ...]:
     """The phases of a spec as theorems need them, with the key ``replaced`` under replace-one adjacency.
@@ -231,12 +234,13 @@ def loss_intervals(
             for low, high in zip(lows, highs, strict=True)
         ]
 
-    highs, schemes = answers(composed(phases, group_size, records)), drawn(phases)
-    if "random-allocation" in schemes and group_size > 1:  # alternative pairs of all members, unless out of range
-        joint_pairs = [theory_of(phase).joint(phase, group_size, records) for phase in phases]
-        if all(joint_pairs):
-            alternatives = answers(tuple(pair for pairs in joint_pairs for pair in pairs))
-            highs = [min(pair, key=_upper) for pair in zip(highs, alternatives, strict=True)]
+    separate = composed(phases, group_size, records)
+    joint = _joint(phases, group_size, records)
+    highs = answers(joint or separate)
+    if joint:
+        lower = _may_lower(highs, separate, range(len(highs)), answers)
+        for i, interval in zip(lower, answers(separate, lower, 0.0, None) if lower else (), strict=True):
+            highs[i] = min(highs[i], interval, key=_upper)
     attained_pairs = _from_below(phases, group_size, records, direction)
     if attained_pairs and is_truncated(phases):
         intervals = between(attained_pairs[:2])
@@ -250,6 +254,20 @@ def loss_intervals(
     if not attained_pairs:
         return highs
     return between(attained_pairs)
+
+
+def _joint(phases: Sequence[Phase], group_size: int, records: int) -> Composed:
+    """Pairs of random allocation with all members in one, which dominate the phases; none if a phase has none."""
+    if group_size == 1 or "random-allocation" not in drawn(phases):
+        return ()
+    pairs = [theory_of(phase).joint(phase, group_size, records) for phase in phases]
+    return tuple(pair for part in pairs for pair in part) if all(pairs) else ()
+
+
+def _may_lower(highs: Sequence[Interval], pairs: Composed, indices: Sequence[int], answers: _Answers) -> list[int]:
+    """The ``indices`` at which a coarse answer about ``pairs`` has a lower end below the upper end of ``highs``."""
+    coarse = answers(pairs, indices, _SEARCH_WIDTH, None)
+    return [i for i, interval in zip(indices, coarse, strict=True) if interval.lower < highs[i].upper]
 
 
 def _far_apart(intervals: Sequence[Interval], least: Sequence[float]) -> list[int]:
@@ -268,7 +286,7 @@ def _route(
     phases: Sequence[Phase],
     group_size: int,
     records: int,
-    answers: Callable[[Composed, Sequence[int], float, Sequence[float] | None], list[Interval]],
+    answers: _Answers,
     highs: list[Interval],
     wide: Sequence[int],
     leading: Sequence[int],
@@ -339,17 +357,22 @@ def _route(
 
     for i, interval in worst(displaced(group_size), wide).items():
         highs[i] = min(highs[i], interval, key=_upper)
-    for i, interval in worst_routed(group_size, wide, above=False):
+    lower = [
+        i
+        for share, indices in indices_by_share.items()
+        for i in _may_lower(highs, routed(group_size, share, records), indices, answers)
+    ]
+    for i, interval in worst_routed(group_size, lower, above=False):
         highs[i] = min(highs[i], interval, key=_upper)
     for size in range(group_size - 1, 0, -1):
         fewer = worst([composed(phases, size, records)], wide, [highs[i].upper for i in wide])
         larger = {i: interval for i, interval in fewer.items() if interval.upper > highs[i].upper}
         if not larger:
             break
-        for i, interval in worst_routed(size, larger, above=True):
+        for i, interval in worst(displaced(size), [*larger], [highs[i].upper for i in larger]).items():
             larger[i] = min(larger[i], interval, key=_upper)
         undecided = [i for i, interval in larger.items() if interval.upper > highs[i].upper]
-        for i, interval in worst(displaced(size), undecided, [highs[i].upper for i in undecided]).items():
+        for i, interval in worst_routed(size, undecided, above=True):
             larger[i] = min(larger[i], interval, key=_upper)
         for i, interval in larger.items():
             highs[i] = max(highs[i], interval, key=_upper)
