@@ -479,18 +479,25 @@ def _end_earlier(masses: list[float], positions: list[int], spacing: float, last
         last: the node at which the grid ends now, and above which all masses are zero.
         end: the grid ends before this node.
     """
-    first = second = size = 0.0  # masses over node i: the first distribution's, the second's times e^(node i), absolute
-    for i in range(last, -1, -1):
+    # Masses over node i: the first distribution's, the second's times e^(node i), absolute. Their rounding errors are
+    # below 2 EPS per node, as the relative error of e^-gap is gap EPS, and gap e^-gap is below 1.
+    i = max(0, min(last, end - 1))
+    over = np.array(masses[i + 1 : last + 1])
+    gaps = spacing * (np.array(positions[i + 1 : last + 1], dtype=np.float64) - positions[i])
+    first, second, size = float(over.sum()), float(over @ np.exp(-gaps)), float(np.abs(over).sum())
+    masses[i + 1 : last + 1] = [0.0] * (last - i)
+    while i >= 0:
         value = masses[i]
         error = 8.0 * EPS * (len(masses) - i) * (size + abs(value))
         masses[i] = 0.0
-        if i < end and first - second >= error and value + second - error >= 0.0:
+        if first - second >= error and value + second - error >= 0.0:
             masses[i] = value + second - error
             return i
         first += value
         size += abs(value)
         if i > 0:
             second = (second + value) * math.exp(-spacing * (positions[i] - positions[i - 1]))
+        i -= 1
     return 0
 
 
