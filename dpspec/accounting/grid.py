@@ -434,14 +434,11 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
         else:
             # the share p of the lower neighbor: p e^rise + (1 - p) e^-width = 1; 0 errs on the low side
             width, rise = spacing * (positions[above] - positions[i]), spacing * (positions[i] - positions[below])
-            if rise > 700.0:
-                shares = 0.0, 1.0
-            else:
-                up, down = math.expm1(rise), -math.expm1(-width)
-                shares = down / (up + down), up / (up + down)
+            up, down = (math.expm1(rise), -math.expm1(-width)) if rise <= 700.0 else (1.0, 0.0)
             # both shares are within (16 + 2 rise) EPS of their values
-            for neighbor, share in zip((below, above), shares, strict=True):
-                masses[neighbor] = _sum_from_below(masses[neighbor], mass * share, 20.0 + 2.0 * rise)
+            share, error = mass / (up + down), 20.0 + 2.0 * rise
+            masses[below] = _sum_from_below(masses[below], share * down, error)
+            masses[above] = _sum_from_below(masses[above], share * up, error)
         left[above], right[below] = below, above
         if below >= 0 and masses[below] < 0.0:
             queue.append(below)
@@ -453,8 +450,9 @@ def remove_kinks(nodes: Floats, index: Index, spacing: float) -> Floats:
 
 
 def _sum_from_below(value: float, moved: float, error: float) -> float:
-    """A lower bound of the sum, where ``moved`` has a relative error of at most ``error`` EPS."""
-    return value + moved - EPS * (2.0 * abs(value) + (error + 2.0) * abs(moved))
+    """A lower bound of the sum, where ``moved`` < 0 has a relative error of at most ``error`` EPS."""
+    size = value if value >= 0.0 else -value
+    return value + moved - EPS * (2.0 * size - (error + 2.0) * moved)
 
 
 def _first_negative_value(masses: Floats, losses: Floats) -> int:
