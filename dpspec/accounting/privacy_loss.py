@@ -3,7 +3,17 @@
 >>> from dpspec.accounting import Mixture, PrivacyLoss
 >>> step = PrivacyLoss.of(Mixture.poisson(4, 0.01, 1.0))
 >>> loss = step.compose(2000)
->>> epsilon = loss.epsilon(1e-6)  # contains 14.5349763823...
+>>> epsilon = loss.epsilon(1e-6)
+>>> epsilon.lower <= 14.5349763823 <= epsilon.upper, epsilon.method
+(True, 'pld/connect-the-dots')
+
+An epsilon takes these steps:
+
+1. ``PrivacyLoss.epsilons`` checks its arguments and asks a ``Question`` (``profiles``).
+2. ``_cached_answers`` answers by the closed form of Gaussian steps, or by single steps (``single_steps``), if it can.
+3. ``solve`` answers each direction: it estimates the answer at a saddle point (``Cumulants`` of ``profiles``),
+4. and ``GridRefinement`` (``refinement``) narrows its interval by grids (``grid``, ``composition``), coarse to fine.
+5. ``SingleSteps.require_agreements`` compares the interval with the exact profiles of single steps.
 """
 
 from __future__ import annotations
@@ -172,7 +182,7 @@ class PrivacyLoss:
         """
         if not isinstance(delta, str | bytes) and np.ndim(delta) == 1:
             return self.epsilons([float(value) for value in cast("Sequence[float]", delta)], width=width)
-        return self._solve([Question("epsilon", math.log(inside("delta", delta)), TINY)], [width])[0]
+        return self.epsilons([cast("float", delta)], width=width)[0]
 
     def epsilons(
         self,
@@ -206,7 +216,8 @@ class PrivacyLoss:
             Question("epsilon", math.log(inside("delta", delta)), positive("least", epsilon))
             for delta, epsilon in zip(deltas, smallest, strict=True)
         ]
-        return self._solve(questions, widths, other_direction)
+        opposite = None if other_direction is None else tuple(other_direction)
+        return list(_cached_answers(self, tuple(questions), tuple(widths), opposite))
 
     def delta(self, epsilon: float, *, width: float = WIDTH) -> Interval:
         """The smallest delta for which the composition is (``epsilon``, delta)-DP.
@@ -215,7 +226,7 @@ class PrivacyLoss:
             epsilon: from -1e100 to 1e100.
             width: relative to delta, so that a delta of 1e-30 is as precise as a delta of 0.1.
         """
-        return self._solve([Question("delta", log_ratio("epsilon", epsilon))], [width])[0]
+        return _cached_answers(self, (Question("delta", log_ratio("epsilon", epsilon)),), (width,), None)[0]
 
     def advantage(self, *, width: float = WIDTH) -> Interval:
         """The largest tpr - fpr of a test: the total variation distance, delta at epsilon 0, in either direction."""
@@ -300,81 +311,51 @@ class PrivacyLoss:
         open_values = [
             (value, inside("width", width)) for value, width in zip(checked, widths, strict=True) if value < 1.0
         ]
-        questions = [
+        questions = tuple(
             Question(kind, math.log(value), max(resolution / width, sys.float_info.min)) for value, width in open_values
-        ]
-        question_widths = [width for _, width in open_values]
-        loss = replace(self, direction=direction)
-        answers = iter(loss._solve(questions, question_widths) if questions else ())
-        return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
-
-    def _solve(
-        self,
-        questions: Sequence[Question],
-        widths: Sequence[float],
-        other_direction: Sequence[Interval | None] | None = None,
-    ) -> list[Interval]:
-        """Answers by a closed form if there is one, else from grids; see ``solve``. The process caches them."""
-        opposite = None if other_direction is None else tuple(other_direction)
-        return list(_cached_answers(self, tuple(questions), tuple(widths), opposite))
-
-    @strict
-    def _compute(
-        self,
-        questions: Sequence[Question],
-        widths: Sequence[float],
-        other_direction: Sequence[Interval | None] | None = None,
-    ) -> list[Interval]:
-        moving: list[tuple[Pair, int]] = []
-        squares, sides, is_gaussian, is_steep = [], directions(self.direction), True, False
-        for pair, steps in self.phases:
-            if pair.effect == 0.0:
-                continue
-            moving.append((pair, steps))
-            squares.append(steps * (pair.effect or 0.0) ** 2)
-            is_gaussian &= pair.effect is not None
-            is_steep |= _STEEPEST < pair.dominating_effect < math.inf
-        for width in widths:
-            inside("width", width)
-        if is_gaussian:
-            mu = math.sqrt(math.fsum(squares))
-            if mu <= _STEEPEST:
-                return [gaussian_answer(question, mu).by(CLOSED) for question in questions]
-            moving = [(Mixture.of_logs(np.array([mu]), np.zeros(1)), 1)]
-        if all(pair.is_symmetric or pair.effect is not None for pair, _ in moving):
-            sides = sides[:1]
-        single = SingleSteps(moving, sides)
-        if is_gaussian or is_steep:
-            return [single.answer(question) for question in questions]
-        answers = [single.early_answer(question, width) for question, width in zip(questions, widths, strict=True)]
-        unanswered = [i for i, answer in enumerate(answers) if answer is None]
-        other_of_unanswered = [other_direction[i] for i in unanswered] if other_direction else None
-        composed = (
-            solve(
-                moving, sides, [questions[i] for i in unanswered], [widths[i] for i in unanswered], other_of_unanswered
-            )
-            if unanswered
-            else []
         )
-        single.require_agreements([questions[i] for i in unanswered], composed)
-        for i, composed_answer in zip(unanswered, composed, strict=True):
-            largest = other_direction[i] if other_direction else None
-            answers[i] = composed_answer
-            if composed_answer.relative_width > widths[i] and not (
-                largest is not None and composed_answer.upper <= largest.upper
-            ):
-                answers[i] = composed_answer.within(single.answer(questions[i], composed_answer))
-        return [answer for answer in answers if answer is not None]
+        question_widths = tuple(width for _, width in open_values)
+        loss = replace(self, direction=direction)
+        answers = iter(_cached_answers(loss, questions, question_widths, None) if questions else ())
+        return [Interval(1.0, 1.0).by(CLOSED) if value == 1.0 else next(answers) for value in checked]
 
 
 @functools.lru_cache(maxsize=512)  # cells of a matrix, a run, its remedies and its verification repeat the question
+@strict
 def _cached_answers(
     loss: PrivacyLoss,
     questions: tuple[Question, ...],
     widths: tuple[float, ...],
     other_direction: tuple[Interval | None, ...] | None,
 ) -> tuple[Interval, ...]:
-    return tuple(loss._compute(questions, widths, other_direction))
+    """Answers by a closed form if there is one, else by single steps or from grids; see ``solve``."""
+    for width in widths:
+        inside("width", width)
+    phases, sides = [(pair, steps) for pair, steps in loss.phases if pair.effect != 0.0], directions(loss.direction)
+    is_gaussian = all(pair.effect is not None for pair, _ in phases)
+    if is_gaussian:
+        mu = math.sqrt(math.fsum(steps * (pair.effect or 0.0) ** 2 for pair, steps in phases))
+        if mu <= _STEEPEST:
+            return tuple(gaussian_answer(question, mu).by(CLOSED) for question in questions)
+        phases = [(Mixture.of_logs(np.array([mu]), np.zeros(1)), 1)]
+    if all(pair.is_symmetric or pair.effect is not None for pair, _ in phases):
+        sides = sides[:1]
+    single = SingleSteps(phases, sides)
+    if is_gaussian or any(_STEEPEST < pair.dominating_effect < math.inf for pair, _ in phases):
+        return tuple(single.answer(question) for question in questions)
+    answers = [single.early_answer(question, width) for question, width in zip(questions, widths, strict=True)]
+    rest = [i for i, answer in enumerate(answers) if answer is None]
+    if rest:
+        opposite = [other_direction[i] for i in rest] if other_direction else [None] * len(rest)
+        open_questions = [questions[i] for i in rest]
+        composed = solve(phases, sides, open_questions, [widths[i] for i in rest], opposite)
+        single.require_agreements(open_questions, composed)
+        for i, answer, other in zip(rest, composed, opposite, strict=True):
+            is_needless = other is not None and answer.upper <= other.upper
+            if answer.relative_width > widths[i] and not is_needless:
+                answer = answer.within(single.answer(questions[i], answer))
+            answers[i] = answer
+    return tuple(answer for answer in answers if answer is not None)
 
 
 def group_curve(

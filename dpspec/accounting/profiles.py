@@ -2,6 +2,15 @@
 
 Theorem 17 of ``docs/explanation/proofs/grids.md``: the largest power at level a is the minimum over t > 0 of the convex
 F(t) = delta(ln t) + a t.
+
+>>> def log_delta(epsilon: float) -> float:
+...     return float(gaussian.log_delta(epsilon, 1.0))
+>>> power, line = bound_power(math.log(0.05), log_delta, log_delta, 1.0, 1.0)
+>>> f"{power:.6f}", round(line, 3)  # Phi(1 - 1.645), at 1.645 - 1 / 2
+('0.259511 to 0.259512', 1.145)
+
+Questions of ``privacy_loss`` are here, with the bounds that need no grid, and the estimates (``Cumulants``) of the
+place at which a grid answers them.
 """
 
 import functools

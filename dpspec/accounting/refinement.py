@@ -3,6 +3,21 @@
 Both discretizations together are wrong by about T d^2 (1 + s) / 3 in epsilon, s = -d ln delta / d epsilon. Stages
 request widths of 1e-2, 1e-3, ... in turn, for any width requested, and each stage's interval is intersected with the
 earlier ones: a finer width of the same questions can only give an interval inside the coarser one.
+
+>>> from dpspec.accounting import Mixture
+>>> phases = [(Mixture.poisson(8, 0.05, 1.5), 200)]
+>>> question, estimate = Question("epsilon", math.log(1e-5)), SaddlePoint(0.7, 25.0, math.log(1e-5), 6.0)
+>>> item = PendingAnswer(question, estimate, Interval(0.0, math.inf), math.log(1e-5))
+>>> refinement = GridRefinement(phases, ["present-first"], [item])
+>>> for width in (1e-2, 1e-4):
+...     refinement.refine(width)
+...     print(f"{item.answer:.3f}", item.is_within(width))
+29.265 to 29.283 True
+29.275 to 29.278 True
+
+``solve`` of ``privacy_loss`` makes the estimates and decides which questions share a refinement. Here a stage
+(``_stage``) chooses the spacing, makes the steps' ``Atoms`` (``grid``), composes them (``composition``), and reads the
+answers off the composed profile (``_grid``, ``_read``).
 """
 
 import contextlib
@@ -222,9 +237,10 @@ class GridRefinement:
         """Refine until every interval is within ``width``, the longest grid has been used, or nothing helps."""
         if self._next is None:
             self.begin()
-        idle, stage = 0, self._next or _COARSEST
-        while not (self._last or self.is_within(width)):
-            if stage <= _FINEST or idle >= self._patience() or (self._stages >= _HOPELESS and self._learned_nothing):
+        idle, stage, patience = 0, self._next or _COARSEST, _IDLE_PERIODIC if self._period else _IDLE
+        while not (self._last or self.is_within(width) or stage <= _FINEST or self._is_hopeless):
+            is_certain = all(item.question.kind == "power" and item.answer.lower > _CERTAIN for item in self.items)
+            if idle >= (1 if is_certain or self._has_smallest_width else patience):
                 break
             if self.is_within(stage):
                 stage *= 0.1
@@ -234,23 +250,18 @@ class GridRefinement:
         self._next = stage
 
     @property
-    def _learned_nothing(self) -> bool:
-        """Whether each question is about a test and has its trivial answer.
+    def _is_hopeless(self) -> bool:
+        """Whether each question is about a test and has its trivial answer after the first stages.
 
         Then each step reveals almost everything: no finite loss of the grid is near the answer, and finer grids, each
         several times as long, find none either. Single steps bound such answers.
         """
-        return all(
+        return self._stages >= _HOPELESS and all(
             item.question.kind in TESTS
             and item.answer.lower <= item.question.trivial.lower * (1.0 + _TRIVIAL)
             and item.answer.upper >= item.question.trivial.upper * (1.0 - _TRIVIAL)
             for item in self.items
         )
-
-    def _patience(self) -> int:
-        """The number of stages in a row that may narrow nothing."""
-        is_certain = all(item.question.kind == "power" and item.answer.lower > _CERTAIN for item in self.items)
-        return 1 if is_certain or self._has_smallest_width else _IDLE_PERIODIC if self._period else _IDLE
 
     def _truncated(self, log_share: float, phases: Sequence[tuple[Pair, int]]) -> list[list[tuple[TruncatedPair, int]]]:
         """Per direction, the steps of ``phases`` without a share of the smallest delta, with the estimates from them.

@@ -6,7 +6,15 @@ A composition costs at least as much as each of its steps, and at most their sum
     delta(epsilon) <= 1 - prod_i (1 - delta_i(epsilon / T)),
     delta(epsilon) >= 1 - prod_i (1 - delta_i(t)) - T e^(epsilon - t)    for each t.
 
-Both are tight if a step reveals nothing or everything, where grids are not.
+Both are tight if a step reveals nothing or everything, where grids are not:
+
+>>> from dpspec.accounting import Mixture
+>>> steps = SingleSteps([(Mixture.poisson(1, 0.01, 0.001), 50)], ["present-first"])
+>>> f"{steps.answer(Question('delta', 10.0)):.6f}"
+'0.394993 to 0.394994'
+
+This is 1 - 0.99^50, the probability of a draw. ``privacy_loss`` asks here first (``early_answer``), compares each
+answer from grids with these bounds (``require_agreements``), and intersects a wide one with them (``answer``).
 """
 
 import functools
@@ -91,16 +99,12 @@ class SingleSteps:
         self._steps = sum(steps for _, steps in phases)
         largest = sorted(phases, key=lambda phase: phase[0].dominating_effect * math.sqrt(phase[1]), reverse=True)
         self._profiles: dict[tuple[object, Direction, float], tuple[float, float]] = {}
-        self._closed = [phase for phase in largest[:_LOWER] if self._has_closed_form(phase[0])]
+        self._closed = [
+            (pair, steps) for pair, steps in largest[:_LOWER] if self._exact(pair, 0.0, sides[0]) is not None
+        ]
         self._draws = _Draws.of(*phases[0]) if len(phases) == 1 else None
         self.log_upper = functools.cache(self._log_upper)
         self.log_lower = functools.cache(self._log_lower)
-
-    def _has_closed_form(self, pair: Pair) -> bool:
-        bounds = _closed_form(pair, 0.0, self._sides[0])
-        if bounds is not None:
-            self._profiles[pair.key, self._sides[0], 0.0] = bounds
-        return bounds is not None
 
     def _log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of delta(``epsilon``)."""
@@ -114,7 +118,8 @@ class SingleSteps:
                 bound = min(bound, self._draws.log_upper(epsilon))
             largest_loss, infinite = loss_extremes(self._phases, side)
             if infinite.upper == 0.0 and largest_loss < math.inf:  # every outcome keeps a share e^-largest_loss
-                bound = min(bound, _nothing(epsilon - largest_loss) + _ROUNDING)
+                hidden = epsilon - largest_loss  # of equal distributions delta is 1 - e^epsilon, or 0
+                bound = min(bound, log_or_minus_infinity(-math.expm1(hidden)) + _ROUNDING)
             largest = max(largest, bound)
         return min(0.0, largest)
 
@@ -174,15 +179,20 @@ class SingleSteps:
 
     def _profile(self, pair: Pair, epsilon: float, side: Direction) -> tuple[float, float]:
         """Bounds of ln delta of one step: its closed form, or a dominating Gaussian pair's."""
+        if (bounds := self._exact(pair, epsilon, side)) is not None:
+            return bounds
+        has_effect = 0.0 < pair.dominating_effect < math.inf
+        highs = gaussian.log_delta_bounds(epsilon, pair.dominating_effect)[1] if has_effect else [0.0]
+        return -math.inf, float(highs[0])
+
+    def _exact(self, pair: Pair, epsilon: float, side: Direction) -> tuple[float, float] | None:
+        """Bounds of ln delta of one step by its closed form; None without one, or if it takes long."""
         key = pair.key, side, epsilon
-        if key not in self._profiles:
-            bounds = _closed_form(pair, epsilon, side)
-            if bounds is None:
-                has_effect = 0.0 < pair.dominating_effect < math.inf
-                highs = gaussian.log_delta_bounds(epsilon, pair.dominating_effect)[1] if has_effect else [0.0]
-                bounds = -math.inf, float(highs[0])
-            self._profiles[key] = bounds
-        return self._profiles[key]
+        if key not in self._profiles and sum(_components(pair)) <= _COMPONENTS:
+            bounds = pair.log_delta_bounds(epsilon, side)
+            if bounds is not None:
+                self._profiles[key] = bounds
+        return self._profiles.get(key)
 
     def _evaluate_profiles(self, lower_epsilons: Iterable[float], upper_epsilons: Iterable[float]) -> None:
         """Evaluate the profiles for ``log_lower`` and ``log_upper`` at all of these epsilons at once."""
@@ -279,31 +289,27 @@ class SingleSteps:
         if highs or lows:
             self._evaluate_profiles(highs, lows)
         for question, answer in zip(questions, answers, strict=True):
-            self.require_agreement(question, answer)
-
-    def require_agreement(self, question: Question, answer: Interval) -> None:
-        """Raise ``ContradictionError`` if ``answer`` is outside of these bounds."""
-        log, low, high = question.value, answer.lower, answer.upper
-        slack = _AGREE + 1e-14 * abs(log)
-        if question.kind == "delta":
-            wrong = log_or_minus_infinity(high) < self.log_lower(log) - slack
-            wrong |= log_or_minus_infinity(low) > self.log_upper(log) + slack
-        elif question.kind == "epsilon":
-            wrong = high < math.inf and self.log_lower(high * (1.0 + _AGREE)) > log + slack
-            wrong |= 0.0 < low < math.inf and self.log_upper(low * (1.0 - _AGREE)) < log - slack
-        else:
-            exact = math.exp(log)
-            # no test of this level has more power: delta at ln(power / level) is at most the power
-            power, level = (high, exact) if question.kind == "power" else (exact, low)
-            ratio = math.log(power) - math.log(level) if level > 0.0 else math.inf
-            wrong = ratio < math.inf and self.log_lower(ratio) > math.log(power) + slack
-            # a test of this level has this power: at most level + delta(0)
-            power, level = (low, exact) if question.kind == "power" else (exact, high)
-            wrong |= power > (math.exp(self.log_upper(0.0)) + level) * (1.0 + _AGREE)
-        if wrong:
-            raise ContradictionError(
-                f"{question.kind} from {low:.9g} to {high:.9g} contradicts the exact profiles of single steps"
-            )
+            log, low, high = question.value, answer.lower, answer.upper
+            slack = _AGREE + 1e-14 * abs(log)
+            if question.kind == "delta":
+                wrong = log_or_minus_infinity(high) < self.log_lower(log) - slack
+                wrong |= log_or_minus_infinity(low) > self.log_upper(log) + slack
+            elif question.kind == "epsilon":
+                wrong = high < math.inf and self.log_lower(high * (1.0 + _AGREE)) > log + slack
+                wrong |= 0.0 < low < math.inf and self.log_upper(low * (1.0 - _AGREE)) < log - slack
+            else:
+                exact = math.exp(log)
+                # no test of this level has more power: delta at ln(power / level) is at most the power
+                power, level = (high, exact) if question.kind == "power" else (exact, low)
+                ratio = math.log(power) - math.log(level) if level > 0.0 else math.inf
+                wrong = ratio < math.inf and self.log_lower(ratio) > math.log(power) + slack
+                # a test of this level has this power: at most level + delta(0)
+                power, level = (low, exact) if question.kind == "power" else (exact, high)
+                wrong |= power > (math.exp(self.log_upper(0.0)) + level) * (1.0 + _AGREE)
+            if wrong:
+                raise ContradictionError(
+                    f"{question.kind} from {low:.9g} to {high:.9g} contradicts the exact profiles of single steps"
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,11 +362,6 @@ class _Draws:
         return np.unique(np.rint(np.geomspace(1.0, last, 64)).astype(np.int64))
 
 
-def _nothing(epsilon: float) -> float:
-    """ln delta(``epsilon``) of two equal distributions."""
-    return math.log(-math.expm1(epsilon)) if epsilon < 0.0 else -math.inf
-
-
 def _log_any(deltas: Sequence[tuple[float, int]]) -> float:
     """ln(1 - prod (1 - delta)^steps) for (ln delta, steps) each."""
     total = math.fsum(steps * math.exp(min(log, 0.0)) for log, steps in deltas)
@@ -369,11 +370,6 @@ def _log_any(deltas: Sequence[tuple[float, int]]) -> float:
     if any(log >= 0.0 for log, _ in deltas):
         return 0.0
     return math.log(-math.expm1(math.fsum(steps * math.log1p(-math.exp(log)) for log, steps in deltas)))
-
-
-def _closed_form(pair: Pair, epsilon: float, side: Direction) -> tuple[float, float] | None:
-    """Bounds of ln delta of one step, unless they take more than milliseconds."""
-    return pair.log_delta_bounds(epsilon, side) if sum(_components(pair)) <= _COMPONENTS else None
 
 
 def _components(pair: Pair) -> list[int]:

@@ -202,8 +202,8 @@ def test_a_wrong_answer_contradicts_single_steps() -> None:
         (level, Interval(0.4, 0.5)),
     ):
         with pytest.raises(ContradictionError):
-            single.require_agreement(question, answer)
-    single.require_agreement(epsilon, Interval(1999.0, 2000.0))
+            single.require_agreements([question], [answer])
+    single.require_agreements([epsilon], [Interval(1999.0, 2000.0)])
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
