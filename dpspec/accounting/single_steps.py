@@ -119,7 +119,7 @@ class SingleSteps:
             largest_loss, infinite = loss_extremes(self._phases, side)
             if infinite.upper == 0.0 and largest_loss < math.inf:  # every outcome keeps a share e^-largest_loss
                 hidden = epsilon - largest_loss  # of equal distributions delta is 1 - e^epsilon, or 0
-                bound = min(bound, log_or_minus_infinity(-math.expm1(hidden)) + _ROUNDING)
+                bound = min(bound, (math.log(-math.expm1(hidden)) if hidden < 0.0 else -math.inf) + _ROUNDING)
             largest = max(largest, bound)
         return min(0.0, largest)
 
