@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from dpspec.accounting import Mixture, PrivacyLoss, RandomAllocation, UnevenAllocation, gaussian
-from dpspec.accounting.convex_laws import Law, by_doubling, combine
+from dpspec.accounting.convex_laws import CellTable, Law, by_doubling, combine
 from dpspec.accounting.group_allocation import Coefficients, _merged, _spread, group_laws
 from dpspec.accounting.numerics import DIRECTIONS, Direction, Floats
 
@@ -29,6 +29,17 @@ def two_steps(sigma: float, epsilon: float, direction: Direction) -> float:
     else:
         inner = np.where(strike > 0.0, strike * norm.cdf(z) - norm.cdf(z - a), 0.0) * c / 2.0
     return float(np.trapezoid(inner * norm.pdf(x), x))
+
+
+@pytest.mark.parametrize("spread", [1e-6, 0.1, 600.0])
+def test_cells_of_numbers_against_a_binary_search(spread: float) -> None:
+    """At edges, next to them, between them, at 0 and beyond both ends."""
+    rng = np.random.default_rng(5)
+    edges = np.unique(np.exp(rng.uniform(-0.5 * spread, 0.5 * spread, 300)))
+    near = [np.nextafter(edges, 0.0), np.nextafter(edges, np.inf), np.exp(rng.uniform(-spread, spread, 2000))]
+    numbers = np.concatenate(([0.0, 5e-324, 1.7e308], edges, *near))
+    expected = np.searchsorted(edges, numbers, side="right")
+    np.testing.assert_array_equal(CellTable(edges).cells(numbers), expected)
 
 
 @pytest.mark.family

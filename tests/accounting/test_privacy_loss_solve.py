@@ -212,6 +212,15 @@ def test_a_test_of_the_sum_is_a_lower_bound(direction: Direction) -> None:
     assert low <= PrivacyLoss.of(step, direction).compose(steps).delta(epsilon).upper
 
 
+def test_an_absent_group_with_a_largest_loss_far_below_epsilon_has_no_delta() -> None:
+    """Oracle: no loss absent-first exceeds -ln (1 - rate) per step; present-first, a draw is visible."""
+    step, steps, rate = Mixture.poisson(1, 1e-3, 0.05), 50, 1e-3
+    present, absent = (math.exp(SingleSteps([(step, steps)], [side]).log_upper(1000.0)) for side in DIRECTIONS)
+    both = SingleSteps([(step, steps)], DIRECTIONS)
+    assert absent == 0.0
+    assert math.exp(both.log_upper(1000.0)) == present <= -math.expm1(steps * math.log1p(-rate)) * (1.0 + 1e-9)
+
+
 def test_weak_steps_by_the_billion_are_known_to_three_percent() -> None:
     epsilon = PrivacyLoss.gaussian(1e4, rate=1e-3).compose(10**9).epsilon(1e-6)
     assert 0.00959 <= epsilon.lower <= 0.00968 <= epsilon.upper <= 0.0098
