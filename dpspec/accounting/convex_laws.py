@@ -68,7 +68,7 @@ class CellTable:
     def cells(self, values: Floats) -> npt.NDArray[np.int32]:
         """For each of ``values`` (m,), not negative, the number of edges at or below it, (m,)."""
         bins = (values.view(np.int64) >> self._shift) - self._base
-        cells = self._cells_below[np.clip(bins, 0, len(self._cells_below) - 1, out=bins)]
+        cells: npt.NDArray[np.int32] = self._cells_below[np.clip(bins, 0, len(self._cells_below) - 1, out=bins)]
         cells += values >= self._ends[cells]
         return cells
 

@@ -344,14 +344,14 @@ def _cached_answers(
     if is_gaussian or any(_STEEPEST < pair.dominating_effect < math.inf for pair, _ in phases):
         return tuple(single.answer(question) for question in questions)
     answers = [single.early_answer(question, width) for question, width in zip(questions, widths, strict=True)]
-    rest = [i for i, answer in enumerate(answers) if answer is None]
-    if rest:
-        opposite = [other_direction[i] for i in rest] if other_direction else [None] * len(rest)
-        open_questions = [questions[i] for i in rest]
-        composed = solve(phases, sides, open_questions, [widths[i] for i in rest], opposite)
+    unanswered = [i for i, answer in enumerate(answers) if answer is None]
+    if unanswered:
+        opposite = [other_direction[i] for i in unanswered] if other_direction else [None] * len(unanswered)
+        open_questions = [questions[i] for i in unanswered]
+        composed = solve(phases, sides, open_questions, [widths[i] for i in unanswered], opposite)
         single.require_agreements(open_questions, composed)
-        for i, answer, other in zip(rest, composed, opposite, strict=True):
-            is_needless = other is not None and answer.upper <= other.upper
+        for i, answer, larger in zip(unanswered, composed, opposite, strict=True):
+            is_needless = larger is not None and answer.upper <= larger.upper
             if answer.relative_width > widths[i] and not is_needless:
                 answer = answer.within(single.answer(questions[i], answer))
             answers[i] = answer
