@@ -46,14 +46,17 @@ from dpspec_recording.probes.updates import UpdateFacts, Updates
 from dpspec_recording.rules.builtin import RULES
 from dpspec_recording.step_replay.facts import MapFacts, ReplayFacts, SizeFacts
 from dpspec_recording.watching.noise_facts import (
+    Alignment,
     AlongSums,
     Centered,
+    Dispersion,
     Extremes,
     Grid,
     NoiseFacts,
     NoiseStatistics,
     Quietest,
     Repeats,
+    Volume,
 )
 
 #: Statistics of 100 steps of Gaussian noise of 1,000 coordinates.
@@ -71,6 +74,9 @@ STATISTICS = NoiseStatistics(
     extremes=Extremes(numbers=100_000, largest=4.4, rounding=1e-6),
     quietest=Quietest(squares=60.0, steps=100, coordinates=1000, rounding=1e-6),
     centered=Centered(squares=15.0, degrees=20, families=5, rounding=1e-5),
+    alignment=Alignment(squares=4950.0, terms=4950, families=5),
+    volume=Volume(ratio=1.0, vectors=100, dimensions=1000, families=5),
+    dispersion=Dispersion(squares=999.0, coordinates=1000),
     grid=None,
 )
 
