@@ -34,7 +34,7 @@ from dpspec_recording.watching.noise_facts import (
 )
 from dpspec_recording.watching.noise_grid import NoiseGrid
 from dpspec_recording.watching.noise_sketch import MeasuredNoise
-from dpspec_recording.watching.sphericity import KeptSteps, Lines, some_squares, worst_alignment, worst_volume
+from dpspec_recording.watching.sphericity import KeptSteps, Lines, sampled_squares, worst_alignment, worst_volume
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -255,7 +255,7 @@ class NoiseWatch:
         """The variation of the squares of the coordinates; None for few steps."""
         if not self._squares or self._precise < _DISPERSED_FROM:
             return None
-        sums = some_squares(self._squares)
+        sums = sampled_squares(self._squares)
         squares = gaussian_noise.dispersion(sums, self._precise) if len(sums) > 1 else math.inf
         return Dispersion(squares=statistic(squares), coordinates=len(sums))
 

@@ -129,9 +129,9 @@ class Lines:
 
     def add(self, lines: Tensor) -> None:
         """Add the noise of a step, in units of its standard deviation."""
-        some = lines[self._where].double()
-        self._products += (some @ some.T).cpu().numpy()
-        self._length += some.shape[1]
+        block = lines[self._where].double()
+        self._products += (block @ block.T).cpu().numpy()
+        self._length += block.shape[1]
 
     def found(self) -> _Components | None:
         """None if there are fewer values than lines."""
@@ -156,7 +156,7 @@ def worst_volume(families: list[_Components], rounding: float) -> Volume | None:
     )
 
 
-def some_squares(squares: list[Tensor]) -> Array:
+def sampled_squares(squares: list[Tensor]) -> Array:
     """At most 2^16 of the coordinates' sums of squares, at equal distances."""
     count = sum(len(part) for part in squares)
     stride = max(1, -(-count // _DISPERSED))

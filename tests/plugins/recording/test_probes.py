@@ -97,7 +97,7 @@ HONEST: dict[type[Probe[Any]], Any] = {
     Noise: NoiseFacts(processes=(STATISTICS,)),
     Seeds: SeedFacts(shared=0, public=0),
     Parameters: ParameterFacts(outside=0.0, loaded=0, returned=0),
-    ModelState: ModelStateFacts(buffers=(), state=(), attributes=(), rounded=("base.weight",), coarse=()),
+    ModelState: ModelStateFacts(buffers=(), state=(), attributes=(), rounded=("base.weight",), coarse=(), unread=()),
     NoisyGradients: NoisyGradientFacts(compared=100, changed=0, scaled=0, explained=0),
     ReportedGradients: GradientFacts(steps=100, summed=100, different=0, hidden=1e-5),
     Contributions: ContributionFacts(norm_type="", sum_type=""),

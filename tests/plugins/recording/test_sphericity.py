@@ -34,13 +34,14 @@ def subspace(dimensions: int, missing: int) -> Change:
 
 
 def in_blocks(change: Change, size: int) -> Change:
-    return lambda z: torch.cat([change(part) if len(part) == size else part for part in z.split(size)])
+    return lambda z: torch.cat([change(part) if len(part) == size else part for part in torch.split(z, size)])
 
 
 def low_pass(z: Tensor) -> Tensor:
     frequencies = torch.fft.rfft(z)
     frequencies[int(0.95 * len(frequencies)) :] = 0.0
-    return torch.fft.irfft(frequencies, len(z)) / math.sqrt(0.95)
+    kept: Tensor = torch.fft.irfft(frequencies, len(z)) / math.sqrt(0.95)
+    return kept
 
 
 def smoothed(z: Tensor) -> Tensor:
@@ -63,7 +64,7 @@ def watched(steps: int, change: Change, shapes: list[tuple[int, ...]], precision
     for _ in range(steps):
         noise = change(torch.randn(sum(sizes))).to(precision)
         total = (3.0 * torch.randn(sum(sizes))).to(precision)
-        layers = ([part[None] for part in row.split(sizes)] for row in (noise + total, total))
+        layers = ([part[None] for part in torch.split(row, sizes)] for row in (noise + total, total))
         watch.add(sketch.measure(*layers, noisy=True), [1.0])
     statistics = watch.found()
     assert statistics is not None
@@ -124,7 +125,8 @@ def test_components_are_those_of_an_orthogonalization(steps: int, width: int) ->
     found = kept.found()
     assert found is not None
     squares, terms = dependence(rows.numpy())
-    assert (found.squares, found.terms) == (pytest.approx(squares, rel=1e-6), terms)
+    assert found.terms == terms
+    assert found.squares == pytest.approx(squares, rel=1e-6)
     vectors = rows.numpy() if steps <= width else rows.numpy().T
     log_volume = np.linalg.slogdet(vectors @ vectors.T)[1]
     ratios = found.ratios * (max(steps, width) - np.arange(min(steps, width)))
@@ -139,7 +141,7 @@ def test_blocks_of_steps_are_compared_within_themselves(monkeypatch: pytest.Monk
         kept.add(row, 1.0)
     found = kept.found()
     assert found is not None
-    blocks = [dependence(block.numpy()) for block in rows.split(16)]
+    blocks = [dependence(block.numpy()) for block in torch.split(rows, 16)]
     assert found.terms == sum(terms for _, terms in blocks)
     assert found.squares == pytest.approx(sum(squares for squares, _ in blocks), rel=1e-6)
 
