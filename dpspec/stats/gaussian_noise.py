@@ -242,8 +242,8 @@ def log_volume_tail(ratio: float, vectors: int, dimensions: int) -> float:
 def volume(ratio: float, vectors: int, dimensions: int, families: int, test: str) -> Measurement:
     """Test that ``vectors`` of noise span the volume of independent normal ones in a number of dimensions, one-sided.
 
-    ``ratio``: see :func:`log_volume_tail`, with the smallest probability of ``families``. ``detectable`` is its relative
-    shortfall.
+    ``ratio``: see :func:`log_volume_tail`, with the smallest probability of ``families``. ``detectable`` is its
+    relative shortfall.
     """
     log_p = math.log(families) + log_volume_tail(ratio, vectors, dimensions)
     needed = math.log(LEVEL / families)

@@ -140,7 +140,8 @@ def trained(folder: Path, layer: nn.Module, reads: bool) -> CheckedRun:
     return check_run(folder, Question(delta=1e-5, epsilon=100.0))
 
 
-@pytest.mark.parametrize("reads", [False, pytest.param(True, marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("reads", [False, True])
 def test_a_loop_with_spectral_normalization(reads: bool, tmp_path: Path) -> None:
     found = trained(tmp_path / "run", NORMS["parametrization"](), reads)
     assert found.status == (("open", "deviates") if reads else ("proved", "no-deviation-found"))
