@@ -366,7 +366,7 @@ def test_a_public_divisor_of_sums_may_be_computed_from_the_records(tmp_path: Pat
     assert "the divisor 30 may be" in found.assumption("data-independent-hyperparameters").text
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("change", [few(c) for c in (*PURE, *ASKED, *LEAKS, factor_of_the_loss)])
 def test_maps_before_the_update(change: Change, tmp_path: Path) -> None:
     found = recorded(tmp_path / "run", before_the_update(change))

@@ -782,6 +782,7 @@ def own_loop(folder, *, seed, noise=1.0, steps=60, is_asked=False, source=None, 
     return epsilons, run
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("is_clock", [True, False])
 def test_the_generator_of_a_loops_noise_is_a_caution_if_the_clock_seeds_it(tmp_path, is_clock):
     source = torch.Generator()

@@ -458,6 +458,7 @@ def trained_by_a_trainer(data, *, reads_before=False):
     return call
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("reads_before", [False, True])
 def test_a_trainer_with_its_own_loader_is_recorded(script, reads_before):
     session = script(trained_by_a_trainer(rows(), reads_before=reads_before))
