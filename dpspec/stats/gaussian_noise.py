@@ -1,7 +1,7 @@
 """Null distributions, valid at finite sizes, for tests that a run's noise is fresh, Gaussian and independent.
 
 Values are in units of the declared standard deviation. Theorem R7 of ``docs/explanation/proofs/recorded-runs.md`` has
-the distributions of repeated values, of dependent vectors and of steps.
+the distributions of repeated values, of dependent vectors and of steps, Theorem R8 of directions.
 """
 
 import functools
@@ -35,6 +35,9 @@ COARSE = 2.0**-5
 
 #: Absolute values from which torch's float32 numbers differ from normal ones in probability.
 _FAR = 4.0
+
+#: Largest absolute normal value of a sum of squares whose probability underflows.
+_FARTHEST = 38.0
 
 _Z = float(special.ndtri(POWER))
 
@@ -182,6 +185,85 @@ def dependence(vectors: Array) -> tuple[float, int]:
     upper = np.linalg.qr(tall, mode="r")
     count = len(upper)
     return float(np.square(np.triu(upper, 1)).sum()), count * (count - 1) // 2
+
+
+def alignment(squares: float, terms: int, families: int, rounding: float, test: str) -> Measurement:
+    """Test that vectors of noise have components of variance 1 along the earlier ones, one-sided (Theorem R8).
+
+    Noise with the covariance S of trace d has tr(S^2) / d > 1 unless S = I: d / m for noise in m dimensions.
+
+    Args:
+        squares: The sum of ``terms`` squared components, of the family with the smallest probability.
+        terms: Their number.
+        families: The number of tests (Bonferroni).
+        rounding: The standard deviation that rounding adds to a value, at most.
+        test: The name.
+
+    Returns:
+        The measurement of the mean squared component; ``detectable`` is its excess.
+    """
+    explained = (1.0 + rounding) ** 2
+    log_p = math.log(families) + log_upper_tail(squares / explained, terms)
+    high = 2.0 * float(special.gammainccinv(0.5 * terms, LEVEL / families))
+    detectable = explained * high / (2.0 * float(special.gammaincinv(0.5 * terms, 1.0 - POWER))) - 1.0
+    return Measurement(test, 1.0, squares / terms, _bounded(log_p), detectable)
+
+
+def log_upper_tail(total: float, count: int) -> float:
+    """ln P[chi2(count) >= total], or Chernoff's bound on it if the probability underflows."""
+    tail = float(special.gammaincc(0.5 * count, 0.5 * total))
+    if tail > 1e-280:
+        return math.log(tail)
+    ratio = total / count
+    return -0.5 * count * (ratio - 1.0 - math.log(ratio))
+
+
+#: Exponents of Chernoff's bound on a volume, over the largest one.
+_SHARES = np.geomspace(1e-6, 0.999, 64)
+
+
+def log_volume_tail(ratio: float, vectors: int, dimensions: int) -> float:
+    """ln of a bound on the probability that the geometric mean of the squared lengths is at most ``ratio``.
+
+    Squared lengths are of p independent normal vectors across the earlier ones, over their degrees of freedom q, q - 1,
+    ..., q - p + 1 (Theorem R8). For 0 < s < (q - p + 1) / 2
+
+        P[mean <= ratio] <= ratio^(s p) prod over k of (k / 2)^s Gamma(k / 2 - s) / Gamma(k / 2).
+    """
+    if ratio <= 0.0:
+        return -math.inf
+    halves = 0.5 * (dimensions - np.arange(vectors))
+    exponents = _SHARES * float(halves[-1])
+    moments = special.gammaln(halves[:, None] - exponents) - special.gammaln(halves)[:, None]
+    log_moments = (moments + exponents * np.log(halves)[:, None]).sum(axis=0)
+    return min(0.0, float((exponents * vectors * math.log(ratio) + log_moments).min()))
+
+
+def volume(ratio: float, vectors: int, dimensions: int, families: int, test: str) -> Measurement:
+    """Test that ``vectors`` of noise span the volume of independent normal ones in a number of dimensions, one-sided.
+
+    ``ratio``: see :func:`log_volume_tail`, with the smallest probability of ``families``. ``detectable`` is its
+    relative shortfall.
+    """
+    log_p = math.log(families) + log_volume_tail(ratio, vectors, dimensions)
+    needed = math.log(LEVEL / families)
+    rejected, _ = bisect(lambda value: log_volume_tail(value, vectors, dimensions) <= needed, 0.0, 1.0, relative=1e-3)
+    halves = 0.5 * (dimensions - np.arange(vectors))
+    mean = float((special.psi(halves) - np.log(halves)).mean())
+    std = math.sqrt(float(special.polygamma(1, halves).sum())) / vectors
+    detectable = 1.0 - rejected * math.exp(-mean - _Z * std)
+    return Measurement(test, math.exp(mean), ratio, _bounded(log_p), detectable)
+
+
+def dispersion(sums: Array, degrees: int) -> float:
+    """Sum of squared deviations from their mean of chi-square values ``sums`` (n,), as normal values.
+
+    If the sums are independent and have chi-square distributions with these degrees of freedom, the result has one
+    with n - 1. Its mean does not matter, so that the scale of the noise is left to other tests.
+    """
+    lower, upper = special.chdtr(degrees, sums), special.chdtrc(degrees, sums)
+    normal = np.where(lower < 0.5, special.ndtri(lower), -special.ndtri(upper)).clip(-_FARTHEST, _FARTHEST)
+    return float(np.square(normal - normal.mean()).sum())
 
 
 def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement:

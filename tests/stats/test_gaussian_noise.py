@@ -202,3 +202,51 @@ def test_a_cut_at_the_stated_limit_is_rejected_and_one_above_it_is_not(numbers: 
     assert tested.extreme(cut * 1.001, numbers, 0.0, "").p_value > 1e-6
     # a value that is too large is rejected as well
     assert tested.extreme(measured.declared + 3.0, numbers, 0.0, "").p_value < 1e-6
+
+
+@pytest.mark.parametrize(("vectors", "dimensions"), [(1, 1), (1, 40), (8, 8), (20, 21), (20, 200)])
+def test_the_bound_on_a_volume_is_above_the_exact_tail(vectors: int, dimensions: int) -> None:
+    """The determinant of a Wishart matrix is the product of independent chi-square values."""
+    assert vectors > 1 or math.exp(tested.log_volume_tail(0.3, 1, dimensions)) >= stats.chi2.cdf(
+        0.3 * dimensions, dimensions
+    )
+    random = np.random.default_rng(5)
+    factors = random.standard_normal((2000, vectors, dimensions))
+    logs = np.linalg.slogdet(factors @ factors.transpose(0, 2, 1))[1]
+    logs -= np.log(dimensions - np.arange(vectors)).sum()
+    for share in (0.002, 0.02, 0.2):
+        ratio = math.exp(float(np.quantile(logs, share)) / vectors)
+        bound = math.exp(tested.log_volume_tail(ratio, vectors, dimensions))
+        # A correct implementation fails with probability below 1e-4: four standard deviations of a share.
+        assert bound >= share - 4.0 * math.sqrt(share / 2000)
+        assert bound <= 60.0 * share
+    assert tested.log_volume_tail(0.0, vectors, dimensions) == -math.inf
+    assert tested.log_volume_tail(50.0, vectors, dimensions) == 0.0
+
+
+def test_the_measured_volume_is_rejected_at_the_stated_shortfall() -> None:
+    random = np.random.default_rng(6)
+    honest = tested.volume(1.0, 20, 60, 3, "volume")
+    assert honest.detectable is not None
+    ratios = random.chisquare(60.0 - np.arange(20), size=(200, 20)) / (60.0 - np.arange(20))
+    means = np.exp(np.log(ratios).mean(axis=1)) * (1.0 - honest.detectable)
+    rejected = [tested.log_volume_tail(float(mean), 20, 60) <= math.log(1e-6 / 3) for mean in means]
+    assert 0.95 <= np.mean(rejected) < 1.0
+
+
+@pytest.mark.parametrize("degrees", [4, 50, 100_000])
+def test_the_variation_of_squares_is_chi_square_for_any_scale(degrees: int) -> None:
+    random = np.random.default_rng(degrees)
+    values = [tested.dispersion(random.chisquare(degrees, 41), degrees) for _ in range(400)]
+    assert stats.kstest(values, stats.chi2(40).cdf).pvalue > 1e-4
+    uneven = random.chisquare(degrees, 4000) * np.repeat([1.0 - 3.0 / degrees**0.5, 1.0 + 3.0 / degrees**0.5], 2000)
+    assert stats.chi2(3999).sf(tested.dispersion(uneven.clip(0.0), degrees)) < 1e-12
+
+
+def test_alignment_has_the_exact_tail_and_the_stated_excess() -> None:
+    found = tested.alignment(5400.0, 4950, 3, 0.0, "alignment")
+    assert math.isclose(found.p_value, 3.0 * stats.chi2(4950).sf(5400.0), rel_tol=1e-9)
+    excess = found.detectable
+    assert excess is not None
+    assert math.isclose(3.0 * stats.chi2(4950).sf((1.0 + excess) * stats.chi2(4950).ppf(0.01)), 1e-6, rel_tol=1e-6)
+    assert tested.log_upper_tail(1e9, 10) < -1e8

@@ -21,11 +21,11 @@ from dpspec_recording.probes.passes import OTHER_PARAMETERS
 #: Faults whose tests reject any noise of another scale than declared, for every distribution.
 _SCALED = (
     *(noise.QUIETEST_LAYER, noise.QUIETEST_LAYER_AT_A_STEP, noise.QUIET),
-    *(noise.DIRECTIONS, noise.SHAPE, noise.ALONG),
+    *(noise.DIRECTIONS, noise.SHAPE, noise.ALONG, noise.FLAT, noise.UNEVEN),
 )
 
 #: Faults whose tests of products of steps also reject if all noise is larger than declared.
-_LARGER = (noise.PAIRS, noise.DISTANCES)
+_LARGER = (noise.PAIRS, noise.DISTANCES, noise.ALIGNED)
 
 #: Noise of few numbers has another standard deviation than their distribution.
 _FEW_NUMBERS = (noise.REPEATED, noise.POOLED)

@@ -6,6 +6,9 @@ The mistake: a layer keeps values of the records without noise, which the saved 
         def forward(self, x):
             self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()   # a buffer, or an attribute
             return x - self.mean
+
+Buffers that a pass moves as functions of themselves and the weights read no record:
+:mod:`dpspec_recording.watching.moving_buffers` replays the pass on other inputs.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class ModelStateFacts:
 
     buffers: in ``state_dict()``, and frozen parameters. state: that name another parameter than at the beginning.
     attributes: of modules, and further buffers. rounded: frozen parameters that changed by rounding alone; coarse: by
-    rounding of half precision.
+    rounding of half precision. unread: buffers that moved without reading a record.
     """
 
     buffers: Names = field(metadata=_UNION)
@@ -39,6 +42,7 @@ class ModelStateFacts:
     attributes: Names = field(metadata=_UNION)
     rounded: Names = field(metadata=_UNION)
     coarse: Names = field(metadata=_UNION)
+    unread: Names = field(metadata=_UNION)
 
 
 CHANGED = Fault(
@@ -65,6 +69,8 @@ class ModelState(Probe[ModelStateFacts]):
         self._training = training
         self._values = ModuleValues(training.script_parts.model, training.trained)
         training.frozen_digest = self._values.digest()
+        hook = training.script_parts.model.register_forward_pre_hook(self._values.moving.hook, with_kwargs=True)
+        training.undo.callback(hook.remove)
 
     def before_update(self) -> None:
         """Compare what torch counts as written, and at audited steps also some values of the rest."""
@@ -95,6 +101,12 @@ class ModelState(Probe[ModelStateFacts]):
                 "do when adapters are merged and taken out, but a training may be as small: merge copies of the "
                 "weights, or merge in float32"
             )
+        if facts is not None and facts.unread:
+            text = (
+                f"{_first(facts.unread)} moved by one pass at each step, as functions of themselves and the weights "
+                "(spectral normalization): at audited steps other records moved them by the same bits"
+            )
+            yield Remark(condition="model-state", text=text, is_doubt=False)
         if run.has_arrays:
             text = "the reported parameters are all of the model: it has no other state, such as running averages"
             yield Remark(condition="model-state", text=text, is_doubt=False)

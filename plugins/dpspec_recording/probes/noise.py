@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.watching.noise_sketch import MeasuredNoise
 
+_ALL_DIRECTIONS = (
+    "Noise is not the same in all directions: it was projected, filtered or combined from fewer numbers. A record "
+    "shows in the directions that have less noise. Draw each coordinate by itself. A loop that projects the noisy sum "
+    "reports sum and noise before the projection."
+)
+
 WITHOUT_NOISE = Fault(
     name="update-without-noise",
     assumption="noise-scale",
@@ -124,6 +130,30 @@ QUIET = Fault(
     advice="One parameter got less noise than the others: draw noise of the same size for each coordinate.",
     limit_of="other-quantity",
 )
+ALIGNED = Fault(
+    name="aligned-noise",
+    assumption="noise-law",
+    title="components of vectors of noise along earlier ones",
+    observed="reported",
+    advice=_ALL_DIRECTIONS,
+    limit_of="other-quantity",
+)
+FLAT = Fault(
+    name="flat-noise",
+    assumption="noise-law",
+    title="volume that vectors of noise span",
+    observed="reported",
+    advice=_ALL_DIRECTIONS,
+    limit_of="other-quantity",
+)
+UNEVEN = Fault(
+    name="uneven-coordinates",
+    assumption="per-layer-noise",
+    title="variation of the squared noise over coordinates",
+    observed="reported",
+    advice="Some coordinates got less noise than others: draw noise of the same standard deviation for each.",
+    limit_of="other-quantity",
+)
 CENTERED = Fault(
     name="centered-noise",
     assumption="noise-law",
@@ -174,6 +204,9 @@ _SUSPICIOUS = 5e-5
 
 #: The widest grid, in standard deviations: rounding to it adds 0.1 % to the variance of noise.
 _WIDEST = 0.125
+
+#: The largest number of vectors whose volume a recording has.
+_MOST_VECTORS = 2**12
 
 #: The minimum numbers of steps and of parameters for a test of the variation of squared noise, and the factor of the
 #: variation that rounding and the cube root explain.
@@ -284,6 +317,7 @@ def _distribution(noise: NoiseStatistics) -> Iterator[RunTest]:
             least = (math.sqrt(centered.squares) + math.sqrt(degrees) * centered.rounding) ** 2
             measured = replace(noise_tests.quietest({"": (least, degrees)}, families)[1], test=CENTERED.title)
             yield CENTERED.measured(measured, f"of {families} families of sums")
+    yield from _directions_of(noise, grid)
     of_steps: tuple[tuple[tuple[int, ...], int, str, LimitOf], ...] = (
         (noise.counts, 1, "in total", "all-steps"),
         (noise.worst_counts, noise.counted, f"at each step, of {noise.counted}", "one-step"),
@@ -300,6 +334,30 @@ def _distribution(noise: NoiseStatistics) -> Iterator[RunTest]:
         yield ALONG.measured(gaussian_noise.spread(along.squares, steps, ALONG.title), "in total")
         measured = gaussian_noise.spread(along.largest, 1, ALONG.title, steps)
         yield ALONG.measured(measured, f"at each step, of {steps}")
+
+
+def _directions_of(noise: NoiseStatistics, grid: float) -> Iterator[RunTest]:
+    """Whether noise has the same variance in all directions, and in each coordinate."""
+    if (aligned := noise.alignment) is not None and _is_known(aligned.squares, aligned.terms, aligned.families):
+        terms, families = int(aligned.terms), int(aligned.families)
+        if min(terms, families) >= 1 and noise.extremes.rounding <= 1.0:
+            rounding = noise.extremes.rounding + grid
+            measured = gaussian_noise.alignment(aligned.squares, terms, families, rounding, ALIGNED.title)
+            yield ALIGNED.measured(measured, f"{terms:,} components, of {_families(families)}")
+    if (flat := noise.volume) is not None and _is_known(flat.ratio, flat.vectors, flat.dimensions, flat.families):
+        vectors, dimensions, families = int(flat.vectors), int(flat.dimensions), int(flat.families)
+        if 1 <= vectors <= min(dimensions, _MOST_VECTORS) and families >= 1:
+            measured = gaussian_noise.volume(flat.ratio, vectors, dimensions, families, FLAT.title)
+            yield FLAT.measured(measured, f"{vectors} in {dimensions:,} dimensions, of {_families(families)}")
+    uneven = noise.dispersion
+    if uneven is not None and _is_known(uneven.squares, uneven.coordinates) and uneven.coordinates >= 2 and not grid:
+        count = int(uneven.coordinates)
+        measured = gaussian_noise.spread(uneven.squares, count - 1, UNEVEN.title)
+        yield UNEVEN.measured(measured, f"of {count} coordinates")
+
+
+def _families(count: int) -> str:
+    return f"{count} {'family' if count == 1 else 'families'} of steps, rows and columns"
 
 
 def _is_known(*statistics: float) -> bool:

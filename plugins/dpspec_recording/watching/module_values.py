@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dpspec_recording.fingerprints import digest, readable_digest, tensor_digest
 from dpspec_recording.shards import local
+from dpspec_recording.watching.moving_buffers import MovingBuffers
 from dpspec_recording.watching.rounding import BlockSums
 
 #: Attributes of every module: its parts, which are compared separately, its hooks, and its mode.
@@ -49,6 +50,8 @@ class ModuleValues:
             if isinstance(tensor := self._tensor(name), nn.Parameter) and BlockSums.is_kept(tensor)
         }
         self._changed, self._replaced, self._rounded = set[str](), set[str](), set[str]()
+        self.moving = MovingBuffers(model)
+        self._moving = set[str]()
 
     def digest(self) -> str:
         """Of buffers and frozen parameters at the beginning."""
@@ -58,6 +61,7 @@ class ModuleValues:
         """Compare buffers and frozen parameters that torch counts as written; if ``audited`` also others by value."""
         if audited:
             self._compare_names()
+        moved = set[str]()
         for name, (holder, key) in self._places.items():
             tensor = holder.get(key)
             if name in self._changed or not isinstance(tensor, Tensor):
@@ -68,7 +72,14 @@ class ModuleValues:
             if read or self._versions.get(name) != version:
                 self._versions[name] = version
                 if tensor_digest(tensor) != self._digests[name]:
-                    (self._rounded if self._is_rounded(name) else self._changed).add(name)
+                    (self._rounded if self._is_rounded(name) else moved).add(name)
+        moving = moved - self._changed
+        if moving:
+            if not moving <= self._moving or audited:
+                explained = {name for name in moving if self.moving.reads_no_record([name])}
+                self._changed |= moving - explained
+                self._moving |= explained
+            self.moving.keep()
 
     def changed(self) -> dict[str, list[str]]:
         """Names of changed, new and removed values, at most 20 of each kind.
@@ -77,9 +88,12 @@ class ModuleValues:
             ``buffers``: buffers in ``state_dict()`` and frozen parameters, at any step. ``state``: names of other
             parameters than at the beginning. ``attributes``: other buffers, and attributes of modules. ``rounded``:
             frozen parameters that changed by rounding alone; ``coarse``: by rounding of half precision.
+            ``unread``: buffers that moved without reading a record.
         """
         digests = {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
         different = _different(digests, self._digests)
+        unread = {name for name in (self._moving & different) - self._changed if self._is_settled(name)}
+        different -= unread
         rounded = {name for name in different if self._is_rounded(name)}
         changed, attributes = (different - rounded) | self._changed, dict(self._held_attributes())
         unsaved = set(self._unsaved_buffers())
@@ -89,6 +103,7 @@ class ModuleValues:
             "buffers": changed - unsaved,
             "state": self._replaced,
             "attributes": _different(attributes, self._attributes) | (changed & unsaved),
+            "unread": unread,
             "rounded": {name for name in within if not self._sums[name].is_coarse},
             "coarse": {name for name in within if self._sums[name].is_coarse},
         }
@@ -100,6 +115,11 @@ class ModuleValues:
         """Whether a tensor, which differs from the beginning, is a frozen parameter that differs by rounding alone."""
         tensor, sums = self._tensor(name), self._sums.get(name)
         return sums is not None and tensor is not None and sums.differ_by_rounding(tensor)
+
+    def _is_settled(self, name: str) -> bool:
+        """Whether a buffer has the value that the last pass of a step left."""
+        tensor = self._tensor(name)
+        return tensor is not None and self.moving.is_kept(name, tensor)
 
     def _tensor(self, name: str) -> Tensor | None:
         """The tensor that has this name now."""

@@ -71,6 +71,43 @@ class Extremes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """Squared components of vectors of noise along the earlier ones: their sum over ``terms``.
+
+    Of the family with the smallest probability: the vectors are steps, or rows or columns of a tensor.
+    """
+
+    squares: Statistic
+    terms: Statistic
+    families: Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volume:
+    """The volume that vectors of noise in a number of dimensions span.
+
+    ratio: the geometric mean of the squared lengths of the vectors across the earlier ones, over their expectations.
+    families: their number; this one has the smallest probability.
+    """
+
+    ratio: Statistic
+    vectors: Statistic
+    dimensions: Statistic
+    families: Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dispersion:
+    """Variation over coordinates of their sums of squares, as normal values of equal probability.
+
+    squares: the sum of squared deviations of these values from their mean. coordinates: the number of values.
+    """
+
+    squares: Statistic
+    coordinates: Statistic
+
+
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """The common spacing of noise and sums in the smallest standard deviation, and the numbers of values of both."""
 
@@ -86,7 +123,7 @@ class NoiseStatistics:
     counts: values in each interval, over all steps; worst_counts: of the step with the smallest probability; counted:
     the number of these steps. edge_error: the error of an edge of an interval, in standard deviations. sampled: the
     number of sampled steps. coarse: values rounded more coarsely than their type, of ``checked``. repeats: within a
-    step; pooled: between steps. quietest, centered, grid: None if unknown.
+    step; pooled: between steps. quietest, centered, alignment, volume, dispersion, grid: None if unknown.
     """
 
     counts: tuple[Count, ...]
@@ -102,6 +139,9 @@ class NoiseStatistics:
     extremes: Extremes
     quietest: Quietest | None
     centered: Centered | None
+    alignment: Alignment | None
+    volume: Volume | None
+    dispersion: Dispersion | None
     grid: Grid | None
 
 

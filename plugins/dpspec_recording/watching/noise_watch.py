@@ -2,8 +2,8 @@
 
 Every step contributes its component along the sum, its largest absolute value, squares of coordinates and the values of
 about two thousand coordinates; sampled steps also their largest absolute values, trailing bits, and sums over tensors,
-rows and columns. Steps and coordinates are chosen by the operating system's randomness. ``dpspec.stats.gaussian_noise``
-has the null distributions.
+rows and columns, and products of rows and columns. The noise of some steps is kept whole. Steps and coordinates are
+chosen by the operating system's randomness. ``dpspec.stats.gaussian_noise`` has the null distributions.
 
 The noise that Opacus added is the difference of two gradients. Rounding changes it by the resolution of its type times
 the size of the sum, which is fixed before its noise is drawn. So tests of single values use the coordinates where the
@@ -24,6 +24,7 @@ from dpspec.stats.conformance.noise_tests import log_lower_tail
 from dpspec_recording.watching.noise_facts import (
     AlongSums,
     Centered,
+    Dispersion,
     Extremes,
     Grid,
     NoiseStatistics,
@@ -33,6 +34,7 @@ from dpspec_recording.watching.noise_facts import (
 )
 from dpspec_recording.watching.noise_grid import NoiseGrid
 from dpspec_recording.watching.noise_sketch import MeasuredNoise
+from dpspec_recording.watching.sphericity import KeptSteps, Lines, sampled_squares, worst_alignment, worst_volume
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -68,6 +70,9 @@ _POOLED, _EXACT_POOLED = 2**11, 2**14
 #: Values with this many trailing zero bits more than the resolution explains are coarse.
 _COARSE_BITS = 6
 
+#: The number of steps from which squares of coordinates are compared: rounding of 0.01 does not change their sums.
+_DISPERSED_FROM = 4
+
 #: Sampled steps: all of the first few, then step n with probability rate / n: about 20 of 200, 30 of 2,000.
 _FIRST, _RATE = 4, 4.0
 
@@ -80,7 +85,9 @@ class NoiseWatch:
         self._lengths = [size for size in map(math.prod, shapes) if size]
         self._rows = [shape[0] if shape else 1 for shape in shapes if math.prod(shape)]
         self._families: dict[tuple[int, str], list[float]] = {}
+        self._lines: dict[tuple[int, str], Lines] = {}
         self._coordinates = sum(self._lengths)
+        self._kept = KeptSteps(self._coordinates)
         self._counts = np.zeros(gaussian_noise.INTERVALS, dtype=np.int64)
         self._worst: tuple[float, list[int]] = (1.0, [])
         self._tested = self._room = 0.0
@@ -130,6 +137,8 @@ class NoiseWatch:
         self._extremes = [numbers + self._coordinates * int(precise.sum()), max(most, *(extreme / std)[precise])]
         self._precise += int(precise.sum())
         self._add_squares(noise if precise.all() else noise[torch.as_tensor(precise)], std[precise] ** -2)
+        for row in np.flatnonzero(precise).tolist():
+            self._kept.add(noise[row], float(std[row]))
         for row in np.flatnonzero(precise & np.array(sampled)).tolist():
             self._sampled += 1
             self._add_families(noise[row], None if total is None else total[row], float(std[row]))
@@ -215,6 +224,10 @@ class NoiseWatch:
             start, size = sum(self._lengths[:index]), self._lengths[index]
             matrices = [source[start : start + size].view(rows, -1).double() / std for source in sources]
             dimensions = {"tensor": (0, 1), "rows": (1,), "columns": (0,)} if 1 < rows < size else {"tensor": (0, 1)}
+            for name, lines in (("rows", matrices[0]), ("columns", matrices[0].T)):
+                if name in dimensions:
+                    shape = (lines.shape[0], lines.shape[1])
+                    self._lines.setdefault((index, name), Lines(shape)).add(lines)
             for name, over in dimensions.items():
                 sums = [matrix.sum(over) for matrix in matrices]
                 added = size // sums[0].numel()
@@ -237,6 +250,14 @@ class NoiseWatch:
             return None
         squares, degrees, rounding = min(tested, key=lambda family: log_lower_tail(family[0], family[1]))
         return Centered(squares=statistic(squares), degrees=degrees, families=len(tested), rounding=statistic(rounding))
+
+    def _dispersion(self) -> Dispersion | None:
+        """The variation of the squares of the coordinates; None for few steps."""
+        if not self._squares or self._precise < _DISPERSED_FROM:
+            return None
+        sums = sampled_squares(self._squares)
+        squares = gaussian_noise.dispersion(sums, self._precise) if len(sums) > 1 else math.inf
+        return Dispersion(squares=statistic(squares), coordinates=len(sums))
 
     def _add_to_pool(self, values: Array) -> None:
         """Keep the largest absolute values of all steps, whose gaps show numbers that several steps have in common."""
@@ -287,6 +308,8 @@ class NoiseWatch:
                 coordinates=sum(len(total) for total in self._squares),
                 rounding=statistic(self._rounding),
             )
+        families = [self._kept.found(), *(lines.found() for lines in self._lines.values())]
+        spanned = [family for family in families if family is not None]
         numbers, largest = self._extremes
         steps, squares, longest = self._along
         return NoiseStatistics(
@@ -303,6 +326,9 @@ class NoiseWatch:
             extremes=Extremes(numbers=numbers, largest=statistic(largest), rounding=statistic(self._rounding)),
             quietest=quietest,
             centered=self._least_family(),
+            alignment=worst_alignment(spanned),
+            volume=worst_volume(spanned, self._rounding),
+            dispersion=self._dispersion(),
             grid=_grid(self._grid.found()) if self._is_exact else None,
         )
 

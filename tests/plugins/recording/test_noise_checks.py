@@ -247,6 +247,9 @@ GOOD = NoiseStatistics(
     extremes=Extremes(numbers=0, largest=0.0, rounding=0.0),
     quietest=Quietest(squares=2.0, steps=10, coordinates=40, rounding=1e-6),
     centered=None,
+    alignment=None,
+    volume=None,
+    dispersion=None,
     grid=None,
 )
 

@@ -46,14 +46,17 @@ from dpspec_recording.probes.updates import UpdateFacts, Updates
 from dpspec_recording.rules.builtin import RULES
 from dpspec_recording.step_replay.facts import MapFacts, ReplayFacts, SizeFacts
 from dpspec_recording.watching.noise_facts import (
+    Alignment,
     AlongSums,
     Centered,
+    Dispersion,
     Extremes,
     Grid,
     NoiseFacts,
     NoiseStatistics,
     Quietest,
     Repeats,
+    Volume,
 )
 
 #: Statistics of 100 steps of Gaussian noise of 1,000 coordinates.
@@ -71,6 +74,9 @@ STATISTICS = NoiseStatistics(
     extremes=Extremes(numbers=100_000, largest=4.4, rounding=1e-6),
     quietest=Quietest(squares=60.0, steps=100, coordinates=1000, rounding=1e-6),
     centered=Centered(squares=15.0, degrees=20, families=5, rounding=1e-5),
+    alignment=Alignment(squares=4950.0, terms=4950, families=5),
+    volume=Volume(ratio=1.0, vectors=100, dimensions=1000, families=5),
+    dispersion=Dispersion(squares=999.0, coordinates=1000),
     grid=None,
 )
 
@@ -91,7 +97,7 @@ HONEST: dict[type[Probe[Any]], Any] = {
     Noise: NoiseFacts(processes=(STATISTICS,)),
     Seeds: SeedFacts(shared=0, public=0),
     Parameters: ParameterFacts(outside=0.0, loaded=0, returned=0),
-    ModelState: ModelStateFacts(buffers=(), state=(), attributes=(), rounded=("base.weight",), coarse=()),
+    ModelState: ModelStateFacts(buffers=(), state=(), attributes=(), rounded=("base.weight",), coarse=(), unread=()),
     NoisyGradients: NoisyGradientFacts(compared=100, changed=0, scaled=0, explained=0),
     ReportedGradients: GradientFacts(steps=100, summed=100, different=0, hidden=1e-5),
     Contributions: ContributionFacts(norm_type="", sum_type=""),

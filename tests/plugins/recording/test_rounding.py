@@ -89,7 +89,7 @@ def test_rounding_of_half_precision_may_hold_a_training(kind: torch.dtype, chang
 @pytest.mark.ci
 def test_a_change_by_rounding_of_half_precision_is_asked(tmp_path: Path) -> None:
     plain_loop(tmp_path / "run")
-    rounded = ModelStateFacts(buffers=(), state=(), attributes=(), rounded=(), coarse=("base.weight",))
+    rounded = ModelStateFacts(buffers=(), state=(), attributes=(), rounded=(), coarse=("base.weight",), unread=())
     changed = rebuilt(tmp_path / "run", tmp_path / "changed", end={"model_state": dataclasses.asdict(rounded)})
     before, after = (checked(folder, epsilon=100.0) for folder in (tmp_path / "run", changed))
     assert (before.verdict, after.status) == ("proved", ("open", "no-deviation-found"))
