@@ -86,6 +86,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 pair = accounting.Mixture.fixed(k, release.records - k, release.batch_size, noise)
             else:
                 pair = accounting.Mixture.poisson(k, release.rate, noise)
+            declared_mu = k * _declared(release.sensitivity) / _declared(release.sigma)
             return Step(
                 times,
                 pair,
@@ -94,6 +95,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 lambda orders: accounting.mixture_rdp_bounds(orders, pair)[0],
                 rho=0.5 * pair.dominating_effect**2,
                 is_steady=not release.is_sampled,
+                declared_rho=None if release.is_sampled else declared_mu**2 / 2,
                 is_sampled=release.is_sampled,
             )
         case "laplace":
@@ -102,7 +104,16 @@ def step_of(release: Release, group_size: int) -> Step:
             rdp = lambda orders: accounting.composed_rdp([(laplace, 1)], orders)  # noqa: E731
             if release.rate == 1.0:
                 rdp = lambda orders: accounting.laplace_rdp(orders, laplace.edge)  # noqa: E731
-            return Step(times, laplace, laplace, rdp, largest_loss=largest, is_sampled=release.rate < 1.0)
+            declared = k * _declared(release.sensitivity) / _declared(release.scale) if release.rate == 1.0 else None
+            return Step(
+                times,
+                laplace,
+                laplace,
+                rdp,
+                largest_loss=largest,
+                declared_loss=declared,
+                is_sampled=release.rate < 1.0,
+            )
         case "discrete-gaussian":
             shift, sigma = round(change), release.sigma
             above, below = accounting.discrete_gaussian(sigma, shift)
@@ -174,6 +185,7 @@ def step_of(release: Release, group_size: int) -> Step:
         lambda orders: accounting.gaussian_rdp(orders, mu),
         rho=0.5 * mu * mu,
         is_steady=True,
+        declared_rho=(k * _declared(release.mu)) ** 2 / 2,
     )
 
 
@@ -322,8 +334,11 @@ class Composition:
         upper = float(self._divergences(orders)[0]) if self._delta == 0.0 else math.inf
         lower = float(self._divergences(orders, exact=True)[0])
         method = "sum of divergences"
-        upper *= 1.0 + _DIVERGENCE
-        return Interval(min(lower * (1.0 - _DIVERGENCE), upper), upper, method, method if lower else NO_PAIR)
+        lower, upper = lower * (1.0 - _DIVERGENCE), upper * (1.0 + _DIVERGENCE)
+        if all(step.is_steady and step.declared_rho is not None for step in self.steps):
+            exponent = _declared(order)
+            _, upper = _added((s.times, order * s.rho, exponent * (s.declared_rho or 0)) for s in self.steps)
+        return Interval(min(lower, upper), upper, method, method if lower else NO_PAIR)
 
     def rho(self) -> Interval:
         """The smallest rho of zCDP."""
@@ -363,8 +378,8 @@ class Composition:
 def _added(terms: Iterable[tuple[int, float, Fraction | None]]) -> tuple[float, float]:
     """Lower and upper end of the sum of times * value, of (times, value, declared value) each.
 
-    The decimals of declared values are added exactly: three releases of epsilon 0.1 have 0.3 together, and not the
-    0.30000000000000004 of binary fractions. Other sums are rounded outward.
+    The decimals of declared values, and their quotients, are added exactly: three releases of epsilon 0.1 have 0.3
+    together, and not the 0.30000000000000004 of binary fractions. Other sums are rounded outward.
     """
     counted = [*terms]
     total = sum((times * (declared or 0) for times, _, declared in counted), Fraction(0))

@@ -134,9 +134,10 @@ def refuse_other_loader(engine: Any, loader: Any) -> None:
             return
     if sizes[0] != sizes[1]:
         raise UsageError(
-            f"loader is over a dataset of {sizes[1]} records ({_name(type(iterated))}), and make_private got one of "
-            f"{sizes[0]} ({_name(type(private))}): give the loader that make_private returned for the training, not "
-            "one for validation"
+            f"loader is over a dataset of {sizes[1]} records ({_name(type(iterated))}), and the engine's first "
+            f"make_private got one of {sizes[0]} ({_name(type(private))}): give the loader that make_private returned "
+            "for the training, not one for validation; an engine accounts for one dataset, so make another engine for "
+            "a training on other records"
         )
 
 

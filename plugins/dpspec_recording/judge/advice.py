@@ -24,6 +24,13 @@ _SCALED = (
     *(noise.DIRECTIONS, noise.SHAPE, noise.ALONG, noise.FLAT, noise.UNEVEN),
 )
 
+#: Faults whose measured value is in declared standard deviations, so that noise of another scale has another one.
+_IN_DEVIATIONS = (noise.EXTREME, noise.CENTERED)
+
+#: The largest ratio of such a value to the one that noise of the measured scale has. Noise that is cut or centered far
+#: enough for a wrong scale has a smaller one.
+_FLUCTUATION = 4.0 / 3.0
+
 #: Faults whose tests of products of steps also reject if all noise is larger than declared.
 _LARGER = (noise.PAIRS, noise.DISTANCES, noise.ALIGNED)
 
@@ -100,6 +107,9 @@ def _follows(test: RunTest, rejected: Collection[RunTest]) -> bool:
         return not _is_equal(scale, rejected) or have(rejected, _FEW_NUMBERS)
     if scale is None or not _is_equal(scale, rejected):
         return False
+    if _is_of(test, _IN_DEVIATIONS):
+        ratio = (test.check.measured or 0.0) / (scale * test.check.declared) if test.check.declared else 0.0
+        return 1.0 / _FLUCTUATION <= ratio <= _FLUCTUATION
     return _is_of(test, _SCALED) or (scale > 1.0 and _is_of(test, _LARGER))
 
 

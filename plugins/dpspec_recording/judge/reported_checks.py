@@ -24,7 +24,10 @@ _ADVICE = {
     "such as a loader for validation, give dpspec.record the loader that the training iterates.",
     FURTHER_NORMS: "Steps have more rows of gradients than drawn records: two or more backward passes, or several rows "
     "of a record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses.",
-    RATE: "Records are drawn at another rate than declared: account for the executed rate.",
+    RATE: "Records are drawn at another rate than declared: account for the executed rate, if each record is drawn "
+    "independently of others and of earlier steps.",
+    run_checks.repeated_records.name: "A batch holds a record twice, which then moves the sum by up to two clip norms: "
+    "draw each record at most once for a step, also if the step joins batches of several passes.",
 }
 
 #: Advice for a measured variance of zero.

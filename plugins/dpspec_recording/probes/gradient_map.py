@@ -66,15 +66,14 @@ class GradientMap(Probe[MapFacts]):
             )
             yield stated("gradient-map", text)
         elif steps:
-            reads = (
-                f"reads tensors of shape {facts.inputs} (a mask, a matrix, parameters, a public batch?)"
-                if facts.inputs
-                else "varies"
-            )
+            reads, declared = "varies", ""
+            if facts.inputs:
+                reads = f"reads tensors of shape {facts.inputs} (a mask, a matrix, parameters, a public batch?)"
+                declared = "declare a public batch by public= of dpspec.record or --public-data; "
             text = (
                 f", but the update of {several(steps, 'inspected step')} got other gradients than the noisy sum over "
                 f"the divisor. What changes them {reads}, and {several(facts.replayed, 'replay')} with other records "
-                "moved none: if it depends on no record, --assume gradient-map"
+                f"moved none: {declared}if it depends on no record, --assume gradient-map"
             )
             yield stated("gradient-map", text, "unchecked")
         elif explained and facts.moved:

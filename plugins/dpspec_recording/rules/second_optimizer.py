@@ -30,9 +30,9 @@ RULE = Rule(
     name="second-optimizer",
     summary="another optimizer stepped in the block, on tensors of the model or outside it",
     why="Its gradients were neither clipped nor noised: if they come from the records, its tensors reveal them.",
-    fix="Train all tensors with the private optimizer, or train the others on public records in a separate script. "
-    "Let the loss of a generator read records through the weights of the private model alone, with a fixed number of "
-    "rows.",
+    fix="Train all tensors with the private optimizer, or the others on public records: declare these by public= of "
+    "dpspec.record or --public-data, or train in a separate script. Let the loss of a generator read records through "
+    "the weights of the private model alone, with a fixed number of rows.",
     code="dpspec_recording.rules.second_optimizer:SecondOptimizer",
 )
 

@@ -125,6 +125,8 @@ class StepTrace(TorchDispatchMode):
         self.failure = ""
         self._bytes, self._limit = 0, MOST_BYTES
         self._produced: set[int] = set()  # addresses of the memory of results
+        # kept, since set_, as of copy.deepcopy, releases a result's memory: a later result would get its address
+        self._storages: list[torch.UntypedStorage] = []
         #: By address, the content of memory from before the step into which the step writes.
         self.before: dict[int, Tensor] = {}
         self.active = self.ignores_reads = self.limits_copies = False
@@ -184,6 +186,7 @@ class StepTrace(TorchDispatchMode):
                 if self._is_too_large(tensor):
                     raise MemoryError(f"it overwrites more than {self._limit >> 20} MiB")
                 self.before[address] = _whole(tensor).clone()
+                self._storages.append(tensor.untyped_storage())
 
     def _note_results(self, results: Any, argument_addresses: set[int], *, new: bool) -> None:
         for tensor in tensors_in(results):
@@ -195,6 +198,7 @@ class StepTrace(TorchDispatchMode):
                 and address not in self._produced
             ):
                 self._produced.add(address)
+                self._storages.append(tensor.untyped_storage())
                 self._bytes += tensor.untyped_storage().nbytes()
                 if self._is_too_large(tensor):
                     self.give_up(f"its operations need more than {self._limit >> 20} MiB, an eighth of the free memory")
@@ -220,7 +224,7 @@ class StepTrace(TorchDispatchMode):
     def give_up(self, reason: str) -> None:
         """Abstain from the replay of this step."""
         self.failure = reason[:200]
-        self.operations, self.before, self.copied = [], {}, []
+        self.operations, self.before, self.copied, self._storages = [], {}, [], []
 
     def part(self, operations: Sequence[Operation], before: Mapping[int, Tensor]) -> StepTrace:
         """Return a trace of some of the operations, for replays. before: as the attribute."""

@@ -290,10 +290,37 @@ def test_declared_guarantees_add_up_as_the_decimals_that_a_spec_has(epsilon: flo
     assert Composition([guarantee], 2).rho().upper == pytest.approx(4.0 * total, rel=1e-15)
 
 
-def test_computed_losses_are_rounded_outward() -> None:
-    """The control: the loss of Laplace noise is a quotient, rounded up."""
-    interval = Composition([Release(kind="laplace", scale=10.0, times=3)]).pure()
-    assert interval.lower < 0.3 < interval.upper
+@pytest.mark.parametrize(("sensitivity", "scale", "times", "total"), [(1.0, 10.0, 3, 0.3), (10.0, 0.1, 7, 700.0)])
+def test_the_loss_of_laplace_noise_is_an_exact_quotient(
+    sensitivity: float, scale: float, times: int, total: float
+) -> None:
+    """A claim of sensitivity / scale, the usual one, was open by a rounding of 1e-12."""
+    noisy = Release(kind="laplace", scale=scale, sensitivity=sensitivity, times=times)
+    assert (Composition([noisy]).pure().lower, Composition([noisy]).pure().upper) == (total, total)
+    assert Composition([noisy], 3).pure().upper == pytest.approx(3.0 * total, rel=1e-15)
+
+
+def test_gaussian_noise_has_an_exact_rho_and_divergence() -> None:
+    """rho is times * sensitivity^2 / (2 sigma^2), and the divergence at an order is the order times rho."""
+    noisy = Release(kind="gaussian", sigma=0.2, sensitivity=0.1, times=4)
+    for known in (noisy, Release(kind="gdp", mu=0.5, times=4), Release(kind="zcdp", rho=0.125, times=4)):
+        composition = Composition([known])
+        assert (composition.rho().upper, composition.rdp(2.2).upper) == (0.5, 1.1)
+        assert composition.rdp(2.2).lower <= 1.1
+
+
+@pytest.mark.parametrize(
+    "inexact",
+    [Release(kind="laplace", scale=3.0), Release(kind="laplace", scale=10.0, rate=0.5)],
+    ids=["quotient", "sample"],
+)
+def test_computed_losses_are_rounded_outward(inexact: Release) -> None:
+    """The controls: a third is no decimal, and the loss of a sample is a logarithm."""
+    exact = 1.0 / 3.0 if inexact.rate == 1.0 else math.log1p(0.5 * math.expm1(0.1))
+    interval = Composition([inexact]).pure()
+    assert interval.lower < exact < interval.upper
+    third = Composition([Release(kind="gaussian", sigma=3.0)])
+    assert third.rho().lower < 1.0 / 18.0 < third.rho().upper
 
 
 def test_a_guarantee_beside_a_known_release_keeps_its_lower_end() -> None:

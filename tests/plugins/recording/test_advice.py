@@ -5,14 +5,17 @@ import re
 
 import pytest
 from support.checked_runs import checked, run_page
+from support.facts_only import run_with
 from support.opacus_training import Training
 
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.contract import FrozenMap
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
+from dpspec.stats.conformance.batch_checks import BatchSums
 from dpspec_recording.judge.advice import retraining_of
 from dpspec_recording.judge.bounds import ScheduleBounds
+from dpspec_recording.judge.reported_checks import reported_checks
 
 GENERAL = (
     "train with a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"
@@ -70,3 +73,18 @@ def test_a_training_with_the_named_noise_is_proved(recordings, tmp_path):
     assert found.verdict == "refuted"
     Training(epochs=4, noise=noise_of(found.audit.recording.retraining)).run(tmp_path / "run")
     assert checked(tmp_path / "run", delta=1e-5, epsilon=1.5).verdict == "proved"
+
+
+@pytest.mark.parametrize("repeats", [0, 2])
+def test_a_record_twice_in_a_batch_has_its_own_advice(repeats: int) -> None:
+    """As of micro-batches that a step takes over from the pass before, which only the names of tests said."""
+    run = run_with({}, rate=0.1)
+    internal = run.internal
+    assert internal is not None
+    assert internal.sampling is not None
+    batches = (BatchSums(steps=100, total=1000, squares=10_000),)
+    sampling = dataclasses.replace(internal.sampling, repeats=repeats, batches=batches)
+    vars(run)["internal"] = dataclasses.replace(internal, sampling=sampling)
+    (test,) = (each for each in reported_checks(run) if each.title == "records drawn twice into one batch")
+    assert (test.check.p_value == 0.0) == bool(repeats)
+    assert "A batch holds a record twice" in test.advice

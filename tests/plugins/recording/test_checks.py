@@ -27,7 +27,7 @@ from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
 from dpspec_recording.outcomes.conditions import TESTED
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.probes.batches import FILLED, UNOBSERVED
-from dpspec_recording.probes.noise import ALONG, PAIRS, POOLED, QUIETEST_LAYER
+from dpspec_recording.probes.noise import ALONG, CENTERED, EXTREME, PAIRS, POOLED, QUIETEST_LAYER
 from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.parameters import LOADED, RETURNED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
@@ -410,6 +410,17 @@ def test_noise_of_a_wrong_scale_explains_tests_of_its_size(measured: float) -> N
     along, pairs = (fault.none_found(1) for fault in (ALONG, PAIRS))
     expected = ["All noise has"] if measured > 1.0 else ["All noise has", PAIRS.advice]
     assert [*advice_on([scale, along, pairs], [scale, along, pairs])] == expected
+
+
+@pytest.mark.parametrize(("largest", "sums", "causes"), [(1.8, 0.58, 0), (1.3, 0.58, 1), (1.8, 0.1, 1), (9.0, 0.01, 2)])
+def test_noise_of_a_wrong_scale_is_not_said_to_be_cut_or_centered(largest: float, sums: float, causes: int) -> None:
+    """Of 420 numbers with 0.63 times the declared deviation the largest is about 0.63 times 3.2. Cut, heavy-tailed and
+    centered noise of this scale keeps its advice."""
+    scale = rejected_test(SCALE, "noise-scale", "All noise has", measured=0.63)
+    rejected = [scale, EXTREME.compared(False, 3.2, largest, ""), CENTERED.compared(False, 1.0, sums, "")]
+    advice = advice_on(rejected, rejected)
+    assert advice[0] == "All noise has"
+    assert len(advice) == 1 + causes
 
 
 @pytest.mark.parametrize(

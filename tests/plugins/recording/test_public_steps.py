@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
+from support.facts_only import run_with, said
 from support.opacus_training import PrivateTraining
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -14,7 +15,10 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import dpspec
 from dpspec.errors import UsageError
+from dpspec_recording.probes.gradient_map import GradientMap
+from dpspec_recording.probes.noisy_gradients import NoisyGradientFacts, NoisyGradients
 from dpspec_recording.public_data import PublicData
+from dpspec_recording.step_replay.facts import MapFacts
 
 Loss = Callable[["Mixed", Tensor, Tensor], Tensor]
 
@@ -31,13 +35,13 @@ class Mixed(PrivateTraining):
 
     noise, clip = 2.0, 1.0
 
-    def __init__(self, extra: Loss | None = None) -> None:
-        """extra: a further loss of the model, from the private batch."""
+    def __init__(self, extra: Loss | None = None, mode: str = "hooks") -> None:
+        """extra: a further loss of the model, from the private batch. mode: of Opacus' gradients."""
         torch.seed()
         self.extra, self.records, self.public = extra, labelled(160), labelled(60)
         model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
         sgd = torch.optim.SGD(model.parameters(), lr=0.05)
-        self.make_private(model, sgd, DataLoader(self.records, batch_size=20))
+        self.make_private(model, sgd, DataLoader(self.records, batch_size=20), mode)
         self.other = torch.optim.SGD(self.model.parameters(), lr=0.05)
         self.public_loader = DataLoader(self.public, batch_size=12, drop_last=True, shuffle=True)
 
@@ -86,9 +90,10 @@ STEPS = ["step_publicly", "step_with_public_gradient"]
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
 @pytest.mark.parametrize("step", [*reversed(STEPS)])
-def test_public_data_is_a_post_processing(step: str, tmp_path: Path) -> None:
-    mixed = Mixed()
+def test_public_data_is_a_post_processing(step: str, mode: str, tmp_path: Path) -> None:
+    mixed = Mixed(mode=mode)
     found = mixed.train_mixed(tmp_path / "run", step, mixed.public_loader)
     assert (found.verdict, found.conformance.status) == ("proved", "no-deviation-found")
     assert not found.audit.recording.rules
@@ -106,9 +111,9 @@ def test_datasets_and_tensors_are_declared_too(kind: str, step: str, tmp_path: P
 
 @pytest.mark.ci
 @pytest.mark.parametrize("extra", [of_the_batch, of_a_record])
-@pytest.mark.parametrize("step", STEPS)
-def test_a_public_loss_that_also_reads_a_record_is_found(step: str, extra: Loss, tmp_path: Path) -> None:
-    mixed = Mixed(extra)
+@pytest.mark.parametrize(("step", "mode"), [*((step, "hooks") for step in STEPS), (STEPS[1], "ghost")])
+def test_a_public_loss_that_also_reads_a_record_is_found(step: str, extra: Loss, mode: str, tmp_path: Path) -> None:
+    mixed = Mixed(extra, mode)
     assert mixed.train_mixed(tmp_path / "run", step, mixed.public_loader).verdict != "proved"
 
 
@@ -163,3 +168,14 @@ def test_a_batch_with_a_private_record_is_not_noted() -> None:
     assert data.note([augmented]) == [augmented]
     assert data.others([augmented]) == []
     assert data.note([torch.cat([augmented, private.tensors[0][:1]])]) == []
+
+
+@pytest.mark.parametrize("inputs", ["300 x 20, 300", ""])
+def test_the_question_about_an_added_gradient_names_the_declaration_of_public_data(inputs: str) -> None:
+    """A map that reads no further tensor has no public batch to declare."""
+    maps = MapFacts(explained=0, by_all=0, replayed=3, moved=0, public=0, inputs=inputs)
+    noisy = NoisyGradientFacts(compared=50, changed=50, scaled=0, explained=0)
+    run = run_with({GradientMap: maps, NoisyGradients: noisy})
+    (asked,) = GradientMap.judge(maps, run)
+    assert said(asked) == ("gradient-map", True)
+    assert ("declare a public batch by public= of dpspec.record" in asked.text) == bool(inputs)

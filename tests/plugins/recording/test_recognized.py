@@ -191,7 +191,8 @@ def test_a_loader_for_validation_is_refused_and_the_right_one_named(tmp_path) ->
         warnings.simplefilter("ignore")
         training.build()
     validation = DataLoader(TensorDataset(torch.zeros(40, 6), torch.zeros(40).long()), batch_size=10)
-    with pytest.raises(UsageError, match=r"40 records .* one of 300 .* give the loader that make_private returned"):
+    names = r"40 records .* one of 300 .* the loader that make_private returned .* another engine for a training"
+    with pytest.raises(UsageError, match=names):
         training.recorder(tmp_path / "run", loader=validation)
     again = DataLoader(TensorDataset(*training.loader.dataset.tensors), batch_size=30)
     refuse_other_loader(training.engine, again)  # a dataset that was built again is not told from the first one

@@ -451,6 +451,20 @@ def test_a_sum_from_outside_the_trace_is_not_replayed() -> None:
 _Pair = namedtuple("_Pair", "first second")
 
 
+def test_each_result_of_a_trace_has_its_own_memory() -> None:
+    """``deepcopy`` releases the memory of a result, by ``set_``, and a later result got its address: a public gradient
+    was then one of the private batch."""
+    trace, x = StepTrace(), torch.randn(8, 6)
+    trace.start()
+    for _ in range(20):
+        deepcopy(x)
+        torch.ones(())
+    trace.stop()
+    empty, ones = torch.ops.aten.new_empty.default, torch.ops.aten.ones.default
+    addresses = [operation.addresses[0] for operation in trace.operations if operation.function in (empty, ones)]
+    assert len(addresses) == len(set(addresses)) == 40
+
+
 def test_tensors_of_arguments_are_those_of_torchs_trees():
     one, two = torch.ones(2), nn.Parameter(torch.zeros(3))
     for value in (
