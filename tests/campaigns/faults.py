@@ -231,9 +231,10 @@ class Recording:
         from dpspec.errors import DpspecError
         from dpspec_recording.folder.run_folder import RunFolder
         from dpspec_recording.folder.step_record import PublicStep
+        from dpspec_recording.probes.builtin import PROBES
 
         try:
-            folder = RunFolder.open(place / name)
+            folder = RunFolder.open(place / name, PROBES)
             records = [step for step in folder.steps() if isinstance(step, PublicStep)]
             steps = [dataclasses.replace(step, directions=np.zeros(0)) for step in records]
             return [repr(pair) for pair in zip(steps, folder.internal(), strict=False)]
