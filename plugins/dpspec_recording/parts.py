@@ -10,10 +10,9 @@ from torch.optim import Optimizer
 from dpspec.errors import UsageError
 from dpspec_recording import recognized
 from dpspec_recording.folder.header import GRADIENTS, Header
-from dpspec_recording.folder.step_record import RAND_ON_EMPTY
+from dpspec_recording.folder.step_record import ADAPTIVE_CONSTANTS, RAND_ON_EMPTY
 from dpspec_recording.origin import origin
 from dpspec_recording.planting.planted import GradientCanaries, Planted
-from dpspec_recording.probes.adaptive_count import CONSTANTS
 from dpspec_recording.public_data import PublicData
 from dpspec_recording.ranks.group import Group
 from dpspec_recording.ranks.rank_watch import data_digest
@@ -207,7 +206,7 @@ class Parts:
         if self.clipping == "ghost":  # Opacus' ghost optimizer prefers this attribute
             multiplier = getattr(optimizer, "_adjusted_noise_multiplier", multiplier)
         if self.clipping == "adaptive":
-            norms = tuple(getattr(optimizer, name, None) for name in CONSTANTS)
+            norms = tuple(getattr(optimizer, name, None) for name in ADAPTIVE_CONSTANTS)
         else:
             of_layers = getattr(optimizer, "max_grad_norms", None)
             norms = norm, of_layers and tuple(of_layers), vars(self.hooks or self.model).get("max_grad_norm")

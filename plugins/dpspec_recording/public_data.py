@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from dpspec.errors import UsageError
 from dpspec.text import several
 from dpspec_recording import recognized
-from dpspec_recording.rules import memory_rows
+from dpspec_recording.watching import memory_rows
 
 #: The fewest values of a row that is found by its values: fewer may be equal by chance.
 _FEWEST_VALUES = 4

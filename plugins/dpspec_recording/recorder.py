@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
-from dpspec_recording.adapters.custom_loop import CustomLoop
+from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
 from dpspec_recording.folder.free_number import numbered
 from dpspec_recording.folder.header import table
@@ -261,10 +261,10 @@ class Recorder:
         declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": None}
         self._reporting("declare").declare(declaration)
 
-    def _reporting(self, method: str) -> CustomLoop:
+    def _reporting(self, method: str) -> Adapter:
         if self._training is None:
             raise UsageError(f"run.{method} was called outside of the recorder's with block")
-        return self._training.adapter.reporting(method)
+        return self._training.adapter
 
     def score(self, model: nn.Module | None = None, loss: Loss | None = None, *, batch_size: int = 256) -> None:
         """Score all canaries of the planted dataset, included and omitted ones, once after the block.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from dpspec.errors import UnobservableError, UsageError
 from dpspec_recording.adapters.choice import adapter_of
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
-from dpspec_recording.folder.facts import Facts
+from dpspec_recording.folder.facts import Facts, noted_facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part_of
 from dpspec_recording.folder.run_folder import RunWriter
@@ -252,11 +253,9 @@ class WatchedTraining:
             return f"the model's tensors could not be read: {type(error).__name__}"
 
     def _facts(self) -> Facts:
-        return Facts(
-            audits=self.audits.facts,
-            seconds=time.monotonic() - self._started,
-            observed={probe.name: probe.facts() for probe in self._probes},
-        )
+        observed: dict[str, Any] = {stated.name: None for stated in noted_facts(PROBES)}
+        observed |= {probe.name: probe.facts() for probe in self._probes if probe.name in observed}
+        return Facts(audits=self.audits.facts, seconds=time.monotonic() - self._started, observed=observed)
 
     def epsilon(self, delta: float) -> float:
         """The certified epsilon of all recorded steps, those that wait for the folder included."""

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.ranks import FEATURES, Ranked
 
-from dpspec_recording.audited_steps import FIRST
+from dpspec_recording.folder.audit_facts import FIRST
 
 
 def loopback() -> int:

@@ -29,7 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.forger.leaves import put, walk
-from support.forger.specs import KINDS, spec_of
+from support.forger.specs import TRAINED, spec_of
 from support.record_files import unbundle
 
 from dpspec.contract.frozen import digest
@@ -206,7 +206,7 @@ def campaign(bench: Bench, cases: Iterable[Case]) -> tuple[collections.Counter[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", nargs="*", default=KINDS, help="the mechanisms")
+    parser.add_argument("--kinds", nargs="*", default=TRAINED, help="the mechanisms")
     parser.add_argument("--count", type=int, default=20_000, help="the number of cases of each")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

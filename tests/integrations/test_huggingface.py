@@ -26,6 +26,7 @@ from dpspec.errors import UsageError
 from dpspec.integrations.huggingface import DPSpecCallback
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.probes.builtin import PROBES
 
 pytestmark = pytest.mark.ci
 
@@ -207,7 +208,7 @@ def test_faults_do_not_pass(stack: str, fault: str, tmp_path: Path) -> None:
 
 
 def error_of(folder: Path) -> str:
-    (end,) = [step for step in RunFolder.open(folder).steps() if isinstance(step, Facts)]
+    (end,) = [step for step in RunFolder.open(folder, PROBES).steps() if isinstance(step, Facts)]
     return end.error
 
 

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from dpspec.stats.conformance.batch_checks import SamplingSums
-from dpspec_recording.audited_steps import AuditFacts
+from dpspec_recording.folder.audit_facts import AuditFacts
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.run_folder import RunFolder
 from dpspec_recording.folder.step_record import COLUMNS, OptionChange
-from dpspec_recording.judge.recorded_run import InternalSums, RecordedRun
+from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.outcomes.outcome import Missing, Outcome, Remark
-from dpspec_recording.probes.options import OptionHistory
+from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.probes.judged_run import InternalSums
+from dpspec_recording.probes.option_history import OptionHistory
 from dpspec_recording.probes.probe import Probe
 
 #: The origin of options at the first step.
@@ -53,7 +55,7 @@ def run_with(
         most_often=None,
     )
     run = RecordedRun(
-        folder=RunFolder(Path("run"), made, b""),
+        folder=RunFolder(Path("run"), made, b"", PROBES),
         columns=values,
         layers=np.zeros(0),
         quietest=np.zeros(0),

@@ -12,6 +12,7 @@ from torch import nn
 import dpspec
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.run_folder import END, RunFolder, RunWriter
+from dpspec_recording.probes.builtin import PROBES
 from support.jobs import kill
 
 RECORDS, RATE, SIZE = 500, 0.1, 50
@@ -96,7 +97,7 @@ def rebuilt(
 
     change: of header and steps. end: other facts. files: whether the end has the digests of the other files.
     """
-    read = RunFolder.open(folder)
+    read = RunFolder.open(folder, PROBES)
     content = read.header, [one for one in read.steps() if hasattr(one, "drawn")], list(read.internal())
     header, public, internal = content if change is None else change(*content)
     facts = next((one.written() for one in read.steps() if isinstance(one, Facts)), {})

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 from dpspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from dpspec_recording.adapters.custom_loop import CustomLoop
+    from collections.abc import Iterable, Mapping
+
     from dpspec_recording.probes.probe import Events, Training
 
 
 class Adapter:
     """Turns a kind of training into the events of :mod:`dpspec_recording.probes.probe`, and ends its steps.
+
+    The methods from :meth:`sampled` to :meth:`declare` get the reports of a training that reports its steps; they raise
+    ``UsageError`` for other trainings.
 
     Attributes:
         waits: The number of steps whose noise is read together, so that they are written together.
@@ -50,6 +54,30 @@ class Adapter:
     def end(self) -> None:
         """The block is over: end a step that is complete."""
 
-    def reporting(self, method: str) -> CustomLoop:
-        """The loop that reports its steps by a method of the recorder; ``UsageError`` for other trainings."""
-        raise UsageError(f"run.{method} is for custom loops: the recorder observes Opacus' optimizer without it")
+    def sampled(self, indices: Any) -> None:
+        """The training reports the numbers of drawn records."""
+        raise _is_observed("sampled")
+
+    def clipped(self, norms: Any, unclipped: Any) -> None:
+        """The training reports norms after clipping, and before it if ``unclipped`` has some."""
+        raise _is_observed("clipped")
+
+    def noised(self, noise: Any) -> None:
+        """The training reports its noise."""
+        raise _is_observed("noised")
+
+    def summed(self, total: Any) -> None:
+        """The training reports its sum."""
+        raise _is_observed("summed")
+
+    def stepped(self, parameters: Iterable[Any] | None, gradients: Iterable[Any] | None) -> None:
+        """The training reports that the parameters moved."""
+        raise _is_observed("stepped")
+
+    def declare(self, declaration: Mapping[str, Any]) -> None:
+        """The training changes intentions; None leaves one."""
+        raise _is_observed("declare")
+
+
+def _is_observed(method: str) -> UsageError:
+    return UsageError(f"run.{method} is for custom loops: the recorder observes Opacus' optimizer without it")

@@ -65,10 +65,6 @@ class CustomLoop(Adapter):
         """The noise multiplier and the rate of a step that would come now."""
         return self.declared["noise_multiplier"], self.declared["rate"]
 
-    def reporting(self, method: str) -> "CustomLoop":
-        """This loop."""
-        return self
-
     @contextlib.contextmanager
     def unobserved(self) -> Iterator[None]:
         """A context for calls of the recorder's methods, which belong to no step."""

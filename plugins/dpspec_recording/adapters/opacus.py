@@ -26,13 +26,13 @@ from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.planting.planted import GradientCanaries
 from dpspec_recording.probes.probe import Events, Training
-from dpspec_recording.rules.memory_rows import drawn_rows
 from dpspec_recording.shards import local
 from dpspec_recording.step_replay.held_records import DrawnRecords
 from dpspec_recording.step_replay.record_tables import MOST_RECORDS
 from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.clipped_sums import ClippedGradients, summed_gradients
 from dpspec_recording.sums.ghost_sums import GhostSums, ShardedGhostSums
+from dpspec_recording.watching.memory_rows import drawn_rows
 from dpspec_recording.watching.step_hooks import attach_step_hooks, put_method
 
 #: Steps that are read together, and numbers of gradients that are kept for it.

@@ -20,6 +20,7 @@ from dpspec_recording.folder.facts import Facts, of_ranks
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.run_folder import MARK, RunFolder, Scored
 from dpspec_recording.folder.script_facts import ScriptFacts
+from dpspec_recording.folder.stated_fact import StatedFacts
 from dpspec_recording.folder.step_record import UNSEEN, InternalStep, PublicStep, RankStep
 from dpspec_recording.folder.weights import Table
 
@@ -80,10 +81,11 @@ class JoinedFolder:
     comparison: Comparison = field(default_factory=Comparison)
 
     @classmethod
-    def open(cls, path: Path) -> "JoinedFolder":
-        """Open the folders; ``RecordingError`` unless they are all ranks of one run."""
+    def open(cls, path: Path, stated: StatedFacts) -> "JoinedFolder":
+        """Open the folders, which state these facts; ``RecordingError`` unless they are all ranks of one run."""
         names = sorted(entry.name for entry in path.iterdir() if _RANK.fullmatch(entry.name))
-        ranks = sorted((RunFolder.open(path / name) for name in names), key=lambda rank_folder: rank_folder.header.rank)
+        folders = [RunFolder.open(path / name, stated) for name in names]
+        ranks = sorted(folders, key=lambda rank_folder: rank_folder.header.rank)
         headers = [rank_folder.header for rank_folder in ranks]
         for rank_folder in ranks:
             world, rank, run = rank_folder.header.world, rank_folder.header.rank, rank_folder.header.run
@@ -189,7 +191,7 @@ class JoinedFolder:
         comparison.interim = self._end(rank_facts, noisy) if len(rank_facts) == world else None
 
     def _end(self, rank_facts: Sequence[Facts], noisy: int) -> Facts:
-        return of_ranks(rank_facts, self._holders if self.header.shards else [noisy])
+        return of_ranks(rank_facts, self._holders if self.header.shards else [noisy], self.ranks[0].stated)
 
     @property
     def _holders(self) -> list[int]:
@@ -281,18 +283,18 @@ def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
     )
 
 
-def open_part(path: Path) -> RunFolder | JoinedFolder:
+def open_part(path: Path, stated: StatedFacts) -> RunFolder | JoinedFolder:
     """The folder of a run of one process, or of all ranks; errors as :meth:`RunFolder.open`."""
     ranks = path.is_dir() and any(_RANK.fullmatch(entry.name) for entry in path.iterdir())
     if not ranks:
-        run_folder = RunFolder.open(path)
+        run_folder = RunFolder.open(path, stated)
         if run_folder.header.world:
             rank, world = run_folder.header.rank, run_folder.header.world
             raise RecordingError(f"{path}: rank {rank} of {world}: check the folder that holds all ranks")
         return run_folder
     if (path / MARK).exists():
         raise RecordingError(f"{path}: holds a run of one process, and ranks of another")
-    return JoinedFolder.open(path)
+    return JoinedFolder.open(path, stated)
 
 
 def _parameters(header: Header) -> Any:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.seen_steps import SeenSteps
-from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.folder.stated_fact import StatedFacts
 
 
-def with_lacking(facts: Facts, header: Header, steps: SeenSteps) -> Facts:
+def with_lacking(facts: Facts, header: Header, steps: SeenSteps, stated: StatedFacts) -> Facts:
     """The facts of a folder with the names of those that it lacks."""
-    shown = [probe for probe in PROBES if facts.of(probe) is None and probe.is_shown(header)]
-    lacking = [probe.name for probe in shown if probe.is_required(header, steps)]
+    shown = [fact for fact in stated if facts.of(fact) is None and fact.is_shown(header)]
+    lacking = [fact.name for fact in shown if fact.is_required(header, steps)]
     return replace(facts, lacking=tuple(lacking))

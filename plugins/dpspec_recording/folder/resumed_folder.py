@@ -27,12 +27,16 @@ from dpspec_recording.folder.joined_folder import (
 )
 from dpspec_recording.folder.run_folder import INTERNAL, MARK, STATES, STEPS, RunFolder, Scored
 from dpspec_recording.folder.script_facts import ScriptFacts
+from dpspec_recording.folder.stated_fact import StatedFacts
 from dpspec_recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 from dpspec_recording.folder.weights import Table
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
 
 Part: TypeAlias = RunFolder | JoinedFolder
+
+#: For readers of headers and states alone.
+_NO_FACTS: StatedFacts = ()
 
 
 def part_of(folder: Path, number: int) -> Path:
@@ -49,7 +53,7 @@ def earlier_part(folder: Path, rank: str, part: int) -> RunFolder | None:
     """The first of the parts before ``part`` that a process with the name ``rank`` began; "" for a single process."""
     for number in range(1, part):
         with contextlib.suppress(RecordingError, UsageError):
-            return RunFolder.open(part_of(folder, number) / rank)
+            return RunFolder.open(part_of(folder, number) / rank, _NO_FACTS)
     return None
 
 
@@ -58,22 +62,23 @@ def saved_parameters(folder: Path) -> list[str]:
     digests = list[str]()
     for number in range(1, next_part(folder)):
         with contextlib.suppress(RecordingError, UsageError):
-            digests += [state.digests["parameters"] for state in RunFolder.open(part_of(folder, number)).states()]
+            states = RunFolder.open(part_of(folder, number), _NO_FACTS).states()
+            digests += [state.digests["parameters"] for state in states]
     return digests
 
 
-def open_run(path: Path) -> "RunFolder | JoinedFolder | ResumedFolder":
+def open_run(path: Path, stated: StatedFacts) -> "RunFolder | JoinedFolder | ResumedFolder":
     """The folder of a run of one process, of all ranks, or of several parts; errors as :meth:`RunFolder.open`."""
     numbers = [1, *_numbers(path)]
     if len(numbers) == 1:
-        first = open_part(path)
+        first = open_part(path, stated)
         if first.header.part > 1:
             raise RecordingError(f"{path}: part {first.header.part} of a run: check the folder that holds all parts")
         return first
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MOST_PARTS:
         raise RecordingError(f"{path}: parts {', '.join(map(str, numbers[:9]))}: one is missing, or there are too many")
     numbers = [n for n in numbers if not _is_empty(part_of(path, n), last=n == numbers[-1])] or [1]
-    part_folders = [open_part(part_of(path, number)) for number in numbers]
+    part_folders = [open_part(part_of(path, number), stated) for number in numbers]
     ended = list[bool]()
     for number, part in zip(numbers, part_folders, strict=True):
         if part.header.part != number and (number, part.header.part) != (1, 0):
@@ -116,7 +121,7 @@ def _is_empty(part: Path, *, last: bool) -> bool:
     if any(log.exists() and log.stat().st_size for log in logs):
         return False
     try:
-        return not all(_states(open_part(part)))
+        return not all(_states(open_part(part, _NO_FACTS)))
     except RecordingError:
         return True
 
@@ -249,7 +254,7 @@ class ResumedFolder:
             if fact is not None:
                 facts.append(fact)
         if end is not None:
-            yield of_parts(facts)
+            yield of_parts(facts, self.parts[0].ranks[0].stated)
             yield from after
 
     def internal(self) -> Iterator[InternalStep]:

@@ -35,6 +35,7 @@ from dpspec_recording.folder.header import MOST_BYTES, Header, read_header, text
 from dpspec_recording.folder.required_facts import with_lacking
 from dpspec_recording.folder.script_facts import ScriptFacts
 from dpspec_recording.folder.seen_steps import SeenSteps
+from dpspec_recording.folder.stated_fact import StatedFacts
 from dpspec_recording.folder.step_record import DIGEST, InternalStep, PublicStep, SavedState
 from dpspec_recording.folder.weights import WEIGHTS, Table, read_content, read_table, write_table
 
@@ -291,11 +292,15 @@ def _write_new(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder that is read; all methods check digests, and raise ``RecordingError`` that names the place."""
+    """A run folder that is read; all methods check digests, and raise ``RecordingError`` that names the place.
+
+    stated: the facts that it states.
+    """
 
     path: Path
     header: Header
     first: bytes
+    stated: StatedFacts
     comparison: ClassVar[None] = None
 
     @property
@@ -303,8 +308,11 @@ class RunFolder:
         return (self,)
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
-        """Open a folder; ``UsageError`` if it does not exist, ``RecordingError`` unless it holds a run."""
+    def open(cls, path: Path, stated: StatedFacts) -> "RunFolder":
+        """Open a folder that states these facts.
+
+        Raises ``UsageError`` if it does not exist, ``RecordingError`` unless it holds a run.
+        """
         if not path.is_dir():
             hint = "; check --history FILE reads the history of an accountant" if path.is_file() else ""
             if path.is_file() and path.suffix in (".yaml", ".yml"):
@@ -322,7 +330,7 @@ class RunFolder:
             raise RecordingError(f"{path / MARK}: cannot be read: {error.strerror or error}") from error
         if len(content) > MOST_BYTES:
             raise RecordingError(f"{path / MARK}: longer than {MOST_BYTES} bytes")
-        return cls(path, read_header(content, str(path / MARK)), hashlib.sha256(content).digest())
+        return cls(path, read_header(content, str(path / MARK)), hashlib.sha256(content).digest(), stated)
 
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
         for public, _ in self._public():
@@ -372,8 +380,7 @@ class RunFolder:
                 for step, _ in itertools.islice(self._public(), state.step):
                     if isinstance(step, PublicStep):
                         observed.add(step)
-                facts = read_facts(state.facts, str(self.path / STATES))
-                return state.step, with_lacking(facts, self.header, observed)
+                return state.step, self._facts(state.facts, str(self.path / STATES), observed)
         return 0, None
 
     @property
@@ -477,7 +484,7 @@ class RunFolder:
                 facts, files = self._end(frame.payload, where)
                 if files is not None:
                     self._require_files(files)
-                yield with_lacking(read_facts(facts, where), self.header, observed), b""
+                yield self._facts(facts, where, observed), b""
                 continue
             if frame.kind != STEP:
                 raise RecordingError(f"{where}: of kind {frame.kind}, which this version does not know")
@@ -492,6 +499,9 @@ class RunFolder:
                 raise RecordingError(f"{where}: {error}") from None
             observed.add(step)
             yield step, digest
+
+    def _facts(self, read: Any, where: str, steps: SeenSteps) -> Facts:
+        return with_lacking(read_facts(read, where, self.stated), self.header, steps, self.stated)
 
     def _frames(self, name: str) -> Iterator[Frame]:
         there = (self.path / name).exists()

@@ -36,6 +36,12 @@ MOST_BYTES, MOST_OPTIONS, MOST_GROUPS, _LONGEST = 1 << 18, 1000, 10_000, 200
 #: Opacus' option to replace an empty batch by a random row, as an option of the private sum.
 RAND_ON_EMPTY = "rand_on_empty"
 
+#: The attributes of Opacus' optimizer that choose the clip norm of adaptive clipping, and must be constants.
+ADAPTIVE_CONSTANTS = (
+    *("unclipped_num_std", "target_unclipped_quantile", "clipbound_learning_rate"),
+    *("min_clipbound", "max_clipbound"),
+)
+
 #: The largest number of directions along which gradients of ranks are compared.
 DIRECTIONS = 32
 

@@ -26,6 +26,7 @@ from dpspec.engine.declared_history import read_history
 from dpspec.errors import UsageError
 from dpspec_recording.folder.resumed_folder import open_run
 from dpspec_recording.folder.step_record import PublicStep
+from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.recorder import Recorder
 
 
@@ -152,7 +153,7 @@ def differences(folder: str | PathLike[str], event: Any) -> list[str]:
         key = f"{release['kind']} noise {release.get('sigma', 0):.6g}, rate {release.get('rate', 1.0):.6g}{cap}"
         planned[key] += int(str(release["times"]))
     executed: Counter[str] = Counter()
-    for step in open_run(Path(folder)).steps():
+    for step in open_run(Path(folder), PROBES).steps():
         if isinstance(step, PublicStep):
             executed[f"gaussian noise {step.noise_multiplier:.6g}, rate {step.rate:.6g}"] += 1
     return [

@@ -21,11 +21,13 @@ from dpspec.errors import RecordingError
 from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compared_lags
 from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
+from dpspec_recording.folder.audit_facts import AuditFacts
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.joined_folder import JoinedFolder
 from dpspec_recording.folder.resumed_folder import ResumedFolder, open_run
 from dpspec_recording.folder.run_folder import INTERNAL, RunFolder, Scored
+from dpspec_recording.folder.stated_fact import StatedFact
 from dpspec_recording.folder.step_record import (
     COLUMNS,
     UNSEEN,
@@ -35,8 +37,9 @@ from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.contributions import Contributions
 from dpspec_recording.probes.gradient_map import GradientMap, compared_steps
+from dpspec_recording.probes.judged_run import InternalSums
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
-from dpspec_recording.probes.options import OptionHistory
+from dpspec_recording.probes.option_history import OptionHistory
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.reported_gradients import ReportedGradients
 
@@ -89,25 +92,6 @@ _DIVIDED, _DIVIDED_HALF = 1e-4, 2.0**-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class InternalSums:
-    """Aggregates of the internal part of a recording.
-
-    largest, lower: (T,) largest norm after clipping, and first quartile; sum_norm: (T,) norm of the sum; reported:
-    (T,) upper bound on the sum of the contributions' norms from their quartiles; all in clip norms. outside: (T,)
-    whether other code than the optimizer moved a parameter. sampling: None unless every step lists its records.
-    most_often: the maximum number of batches of one record; None if unknown.
-    """
-
-    largest: Array
-    lower: Array
-    sum_norm: Array
-    reported: Array
-    outside: Array
-    sampling: SamplingSums | None
-    most_often: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class RecordedRun:
     """The content of a recording folder.
 
@@ -143,9 +127,19 @@ class RecordedRun:
         """The folder of a training in several parts."""
         return self.folder if isinstance(self.folder, ResumedFolder) else None
 
-    def fact(self, probe: type[Probe[F]]) -> F | None:
+    @property
+    def covered_steps(self) -> int:
+        """The number of steps that the facts cover, without the steps of a killed part after its last checkpoint."""
+        return self.steps if self.resumed is None else sum(self.resumed.covered)
+
+    @property
+    def audits(self) -> AuditFacts | None:
+        """The audited steps; None if the recording has no end."""
+        return None if self.end is None else self.end.audits
+
+    def fact(self, stated: type[StatedFact[F]]) -> F | None:
         """The fact of a probe; None if the recording has no end, or the training did not show the fact."""
-        return None if self.end is None else self.end.of(probe)
+        return None if self.end is None else self.end.of(stated)
 
     @cached_property
     def outcomes(self) -> Mapping[type[Probe[Any]], Sequence[Outcome]]:
@@ -389,7 +383,7 @@ def follow(values: Array, sizes: Array) -> bool:
 
 
 def read_run(path: Path) -> RecordedRun:
-    folder = open_run(path)
+    folder = open_run(path, PROBES)
     header = folder.header
     column_values = {name: array("d") for name in COLUMNS}
     layers = np.zeros(len(header.layers))

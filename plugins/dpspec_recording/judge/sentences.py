@@ -10,7 +10,7 @@ from dpspec.contract.executed import FiredRule
 from dpspec.contract.rules import Rule
 from dpspec.decimals import nearest
 from dpspec.text import joined, several
-from dpspec_recording.audited_steps import POWER, found_faults
+from dpspec_recording.folder.audit_facts import POWER, found_faults
 from dpspec_recording.folder.script_facts import OtherSteps, ScriptFacts
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.joined_checks import received_parts
@@ -19,7 +19,7 @@ from dpspec_recording.judge.section import reports_batches
 from dpspec_recording.outcomes.faults import RunTest
 from dpspec_recording.probes.gradient_map import GradientMap
 from dpspec_recording.probes.noise import Noise, untested_tails
-from dpspec_recording.probes.options import public_name
+from dpspec_recording.probes.option_history import public_name
 from dpspec_recording.probes.parameters import MOVED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.probes.public_steps import PublicSteps

@@ -23,7 +23,7 @@ import numpy as np
 
 from dpspec.contract import Check
 from dpspec.stats.conformance.measurement import LimitOf, Measurement, Observed, exactly
-from dpspec_recording.audited_steps import AuditFacts
+from dpspec_recording.folder.audit_facts import AuditFacts
 from dpspec_recording.outcomes.conditions import channel_of
 
 Values: TypeAlias = Sequence[float | None] | np.ndarray[Any, Any]

@@ -25,8 +25,8 @@ from dpspec_recording.probes.probe import Probe, Training
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.pending_step import PendingStep
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Accountant(Probe[AccountantFacts]):
         return AccountantFacts(history=tuple((s, q, int(n)) for s, q, n in self._accountant.history()))
 
     @staticmethod
-    def judge(facts: AccountantFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: AccountantFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """It counts each step with the noise and the rate of the step."""
         if not run.header.accountant:
             return

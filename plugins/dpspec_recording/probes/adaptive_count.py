@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.json_records import Count
 from dpspec_recording.folder.merging import Number, join_by
+from dpspec_recording.folder.step_record import ADAPTIVE_CONSTANTS
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Missing, Outcome
 from dpspec_recording.probes.probe import Probe, Training
@@ -24,13 +25,7 @@ from dpspec_recording.probes.probe import Probe, Training
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
-
-#: The attributes of the optimizer that choose the clip norm, which must be constants.
-CONSTANTS = (
-    *("unclipped_num_std", "target_unclipped_quantile", "clipbound_learning_rate"),
-    *("min_clipbound", "max_clipbound"),
-)
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 #: Relative difference of clip norms in float32 that rounding explains.
 _ROUNDING = 1e-5
@@ -110,7 +105,7 @@ class AdaptiveCount(Probe[AdaptiveFacts]):
         """Measure the noise of the count, and compute the next clip norm."""
         if self._optimizer is None:
             return
-        std, quantile, rate, low, high = (float(getattr(self._optimizer, name)) for name in CONSTANTS)
+        std, quantile, rate, low, high = (float(getattr(self._optimizer, name)) for name in ADAPTIVE_CONSTANTS)
         noisy, rows = float(self._optimizer.unclipped_num), int(self._optimizer.sample_size)
         square = ((noisy - self._count) / std) ** 2 if std > 0.0 else 0.0
         before = self._facts
@@ -131,7 +126,7 @@ class AdaptiveCount(Probe[AdaptiveFacts]):
         return self._facts if self._facts.counts else None
 
     @staticmethod
-    def judge(facts: AdaptiveFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: AdaptiveFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """The declared noise is on each count, and clip norms follow from noisy counts.
 
         The squares of all counts show a wrong scale of the noise, the largest one a wrong noise of a single step.

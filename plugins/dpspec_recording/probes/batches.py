@@ -29,8 +29,8 @@ from dpspec_recording.probes.probe import Probe, Training, emits
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.pending_step import PendingStep
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class Batches(Probe[BatchFacts]):
         return BatchFacts(unused=max(0, samples.drawn - self._used), passed_over=samples.passed_over)
 
     @staticmethod
-    def judge(facts: BatchFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: BatchFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """Each step uses one Poisson sample, and each sample is used."""
         header = run.header
         is_sampled = header.is_poisson or bool(np.isfinite(run["rate"]).any())
@@ -126,7 +126,7 @@ class Batches(Probe[BatchFacts]):
             yield stated("order")
 
 
-def _tests(run: RecordedRun, *, is_sampled: bool) -> Iterator[Outcome]:
+def _tests(run: JudgedRun, *, is_sampled: bool) -> Iterator[Outcome]:
     header = run.header
     is_assumed = header.accountant != "" or bool(np.isfinite(run["rate"]).any())
     if not header.is_poisson and header.scheme != "none" and is_assumed:
@@ -141,14 +141,14 @@ def _tests(run: RecordedRun, *, is_sampled: bool) -> Iterator[Outcome]:
         yield SEVERAL.none_found(several, "one batch a step")
 
 
-def _sampling(run: RecordedRun) -> Outcome:
+def _sampling(run: JudgedRun) -> Outcome:
     internal = run.internal
     sampling_observed = internal is not None and internal.sampling is not None
     missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     return stated("sampling", "" if sampling_observed else missing, "reported" if sampling_observed else "unchecked")
 
 
-def _unused(facts: BatchFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+def _unused(facts: BatchFacts | None, run: JudgedRun) -> Iterator[Outcome]:
     if facts is None or not facts.unused or not np.isfinite(run["batches"]).any():
         return
     unused_text = "one batch was" if facts.unused == 1 else f"{facts.unused} batches were"

@@ -25,7 +25,7 @@ from dpspec_recording.probes.probe import Probe, Training
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 #: Relative rounding of the root of the sum of squares of limits, which Opacus computes in float32.
 CLIP_ROUNDING = 1e-5
@@ -111,7 +111,7 @@ class ClipLimits(Probe[ClipLimitFacts]):
         return ClipLimitFacts(larger=self._larger, smallest=smallest, largest=largest)
 
     @staticmethod
-    def judge(facts: ClipLimitFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: ClipLimitFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """No step may clip to a longer norm. A rank may have clipped no batch, a single process with rows has."""
         if facts is not None:
             advice = (

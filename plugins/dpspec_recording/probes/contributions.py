@@ -25,7 +25,7 @@ from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training, emits
 
 if TYPE_CHECKING:
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class Contributions(Probe[ContributionFacts]):
         return ContributionFacts(norm_type=norm_type, sum_type=sum_type)
 
     @staticmethod
-    def judge(facts: ContributionFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: ContributionFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """One contribution of each drawn record, none longer than the clip norm."""
         internal, (_, steps) = run.internal, run.contribution_gaps
         if not run.has_contributions and steps is not None:
@@ -106,7 +106,7 @@ class Contributions(Probe[ContributionFacts]):
             yield stated("precision", f"; sums in {run.sums_type} have no error bound: {fix}", "unchecked")
 
 
-def _of_sums(lengths: np.ndarray[Any, Any], reported: np.ndarray[Any, Any], run: RecordedRun) -> Iterator[Outcome]:
+def _of_sums(lengths: np.ndarray[Any, Any], reported: np.ndarray[Any, Any], run: JudgedRun) -> Iterator[Outcome]:
     """Whether sums have clipped contributions alone. lengths: (T,) of the sums; reported: (T,) sums of norms."""
     if run.header.clipping == "ghost":
         unclipped = int((~np.isfinite(run["rows"]) & (np.nan_to_num(lengths, nan=0.0) > 0.0)).sum())

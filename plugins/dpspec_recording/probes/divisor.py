@@ -20,7 +20,7 @@ from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.reported_gradients import ReportedGradients
 
 if TYPE_CHECKING:
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 #: Relative difference up to which divisors that the recorder fits to gradients are equal.
 FITTED = 1e-2
@@ -50,7 +50,7 @@ class Divisor(Probe[None]):
     name = "divisor"
 
     @staticmethod
-    def judge(facts: None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: None, run: JudgedRun) -> Iterator[Outcome]:
         """Each step has the declared divisor, which does not change."""
         yield from _compared(run)
         divisors = run["divisor"][np.isfinite(run["divisor"])]
@@ -63,7 +63,7 @@ class Divisor(Probe[None]):
             yield Remark(condition="data-independent-hyperparameters", text=text, option="divisor")
 
 
-def _compared(run: RecordedRun) -> Iterator[Outcome]:
+def _compared(run: JudgedRun) -> Iterator[Outcome]:
     declared, measured = run["divisor"], run["measured_divisor"]
     both = np.isfinite(declared) & np.isfinite(measured)
     if not both.any():
@@ -79,7 +79,7 @@ def _compared(run: RecordedRun) -> Iterator[Outcome]:
     yield OTHER.compared(right, *values, note, precision)
 
 
-def _precision(run: RecordedRun) -> float:
+def _precision(run: JudgedRun) -> float:
     """Relative difference up to which fitted divisors are equal: a factor of some steps shows in their length.
 
     A factor of 1.008 shows the batches of 92,000 noisy coordinates that have it.

@@ -23,7 +23,7 @@ from dpspec_recording.probes.probe import Probe, Training
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +76,12 @@ class Ghost(Probe[GhostFacts]):
         )
 
     @staticmethod
-    def judge(facts: GhostFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: GhostFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """Gradients must come from the second pass, and each norm must be the one of its gradient."""
         if run.header.clipping != "ghost":
             return
-        if facts is not None and facts.batches and run.end is not None:
-            yield ADDED.audited(run.end.audits, facts.changed, f"{facts.batches} batches, ", None)
+        if facts is not None and facts.batches and run.audits is not None:
+            yield ADDED.audited(run.audits, facts.changed, f"{facts.batches} batches, ", None)
         reason = _why_unsure(facts, run)
         if reason:
             text = f"; single contributions were not observed, {reason}"
@@ -94,7 +94,7 @@ class Ghost(Probe[GhostFacts]):
             yield stated(PER_RECORD_CLIPPING, text=text)
 
 
-def _why_unsure(facts: GhostFacts | None, run: RecordedRun) -> str:
+def _why_unsure(facts: GhostFacts | None, run: JudgedRun) -> str:
     """Why single contributions may be longer than the clip norm, and the fix; empty if all norms are sure."""
     if facts is not None and facts.unverified:
         count = len(facts.unverified)

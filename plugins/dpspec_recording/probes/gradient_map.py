@@ -28,7 +28,7 @@ from dpspec_recording.step_replay.facts import MapFacts
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 class GradientMap(Probe[MapFacts]):
@@ -54,7 +54,7 @@ class GradientMap(Probe[MapFacts]):
         return facts
 
     @staticmethod
-    def judge(facts: MapFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: MapFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """A map that reads more than the noisy gradient, or that some steps have, is a question to the user."""
         if facts is None:
             return
@@ -93,7 +93,7 @@ class GradientMap(Probe[MapFacts]):
             yield stated("gradient-map", text)
 
 
-def compared_steps(run: RecordedRun) -> int:
+def compared_steps(run: JudgedRun) -> int:
     """The number of steps whose gradients were compared."""
     noisy, reported = run.fact(NoisyGradients), run.fact(ReportedGradients)
     return noisy.compared if noisy is not None else 0 if reported is None else reported.summed

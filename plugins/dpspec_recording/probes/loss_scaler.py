@@ -20,7 +20,7 @@ from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class LossScaler(Probe[LossScalerFacts]):
         return LossScalerFacts(used=self._used)
 
     @staticmethod
-    def judge(facts: LossScalerFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: LossScalerFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """A scaler leaves the update rule open."""
         if facts is not None and facts.used:
             text = (

@@ -23,7 +23,7 @@ from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 _UNION = join_by(union)
 
@@ -81,7 +81,7 @@ class ModelState(Probe[ModelStateFacts]):
         return ModelStateFacts(**{name: tuple(names) for name, names in self._values.changed().items()})
 
     @staticmethod
-    def judge(facts: ModelStateFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: ModelStateFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """Nothing that ``state_dict()`` holds may change without noise; the rest leaves the condition open."""
         if facts is None:
             yield _doubt("the recording does not compare the attributes of modules")

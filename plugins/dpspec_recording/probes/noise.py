@@ -33,7 +33,7 @@ from dpspec_recording.watching.noise_facts import UNKNOWN, NoiseFacts, NoiseStat
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
     from dpspec_recording.watching.noise_sketch import MeasuredNoise
 
 _ALL_DIRECTIONS = (
@@ -242,7 +242,7 @@ class Noise(Probe[NoiseFacts]):
         return None if statistics is None else NoiseFacts(processes=(statistics,))
 
     @staticmethod
-    def judge(facts: NoiseFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: NoiseFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """Each step has noise of the declared size in each layer, which passes all tests of its distribution."""
         yield from _sizes(run)
         for statistics in _processes(facts):
@@ -254,7 +254,7 @@ class Noise(Probe[NoiseFacts]):
         else:
             by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
             yield stated("noise-law", by_torch if emits(run.header, "before_noise") else "")
-        if facts is None and run.end is not None and run.header.shards:
+        if facts is None and run.audits is not None and run.header.shards:
             yield stated("noise", status="unchecked", text="the noise of a rank was not observed")
 
 
@@ -262,7 +262,7 @@ def _processes(facts: NoiseFacts | None) -> tuple[NoiseStatistics, ...]:
     return () if facts is None else facts.processes
 
 
-def _sizes(run: RecordedRun) -> Iterator[RunTest]:
+def _sizes(run: JudgedRun) -> Iterator[RunTest]:
     """Whether each step has noise, and each layer as much as declared, over all steps and at each one."""
     squares = run["noise_squares"]
     observed = np.isfinite(squares)
@@ -425,7 +425,7 @@ def why_noise_seems_cut(facts: NoiseFacts | None) -> str:
     return ""
 
 
-def _variation(run: RecordedRun) -> tuple[float, int] | None:
+def _variation(run: JudgedRun) -> tuple[float, int] | None:
     """The variance of the squared noise over the steps, relative to independent normal values, and the number of steps.
 
     None if ranks or rounding change it, or for few steps or numbers.
@@ -444,7 +444,7 @@ def _variation(run: RecordedRun) -> tuple[float, int] | None:
     return float(np.square(normal).sum()) / len(squares), len(squares)
 
 
-def _lengths(run: RecordedRun) -> Iterator[RunTest]:
+def _lengths(run: JudgedRun) -> Iterator[RunTest]:
     """Whether the length of the noise varies at all: one degree of freedom is the measured mean."""
     if (variation := _variation(run)) is not None:
         variance, steps = variation
@@ -452,7 +452,7 @@ def _lengths(run: RecordedRun) -> Iterator[RunTest]:
         yield LENGTHS.measured(replace(measured, test=LENGTHS.title), f"of {steps} steps")
 
 
-def why_squares_vary(run: RecordedRun) -> str:
+def why_squares_vary(run: JudgedRun) -> str:
     """The variation of the squared noise over the steps of one process, if it is too large; empty otherwise.
 
     A product of Gaussian matrices (m, r) and (r, n) has normal-looking values of the declared size, but its squared
@@ -469,7 +469,7 @@ def why_squares_vary(run: RecordedRun) -> str:
     )
 
 
-def _directions(run: RecordedRun) -> Iterator[RunTest]:
+def _directions(run: JudgedRun) -> Iterator[RunTest]:
     rows = run.rows[run.rows.any(axis=1)]
     if len(rows) < 2:
         return

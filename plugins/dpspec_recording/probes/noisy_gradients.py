@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 _SUM = join_by(sum)
 
@@ -113,8 +113,8 @@ class NoisyGradients(Probe[NoisyGradientFacts]):
         )
 
     @staticmethod
-    def judge(facts: NoisyGradientFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: NoisyGradientFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """No update may have other gradients, unless they are asked about as a map of the noisy ones."""
-        if facts is not None and run.internal is not None and run.end is not None:
+        if facts is not None and run.internal is not None and run.audits is not None:
             changed = 0 if run.mapped_steps else facts.changed
-            yield MEDDLED.audited(run.end.audits, changed, "", run.end.audits.limit)
+            yield MEDDLED.audited(run.audits, changed, "", run.audits.limit)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dpspec_recording.fingerprints import TensorSnapshot
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class OptimizerState(Probe[OptimizerStateFacts]):
         return OptimizerStateFacts(restated=int(self._restated), resumed=self._resumed)
 
     @staticmethod
-    def judge(facts: OptimizerStateFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: OptimizerStateFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """Writes to the state leave the update rule open, and earlier steps leave the released model open."""
         if facts is None:
             return

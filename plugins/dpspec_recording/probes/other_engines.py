@@ -20,7 +20,7 @@ from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class OtherEngines(Probe[OtherEngineFacts]):
         return OtherEngineFacts(steps=self._steps)
 
     @staticmethod
-    def judge(facts: OtherEngineFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: OtherEngineFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """The model is not the recorded steps' alone if others made some."""
         if facts is not None and facts.steps:
             text = (

@@ -24,7 +24,7 @@ from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Parameters(Probe[ParameterFacts]):
         )
 
     @staticmethod
-    def judge(facts: ParameterFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: ParameterFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """Each step has one update, and nothing else moved the parameters. A write is tested by its kind."""
         updates, internal = run["updates"], run.internal
         if np.isfinite(updates).any():

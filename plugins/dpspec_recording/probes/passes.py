@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 _SUM = join_by(sum)
 
@@ -144,18 +144,18 @@ class Passes(Probe[PassFacts]):
         )
 
     @staticmethod
-    def judge(facts: PassFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: PassFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """No pass may have moved parameters, and each step of Opacus' optimizer needs a pass."""
         if run.has_arrays:
             text = "the loop computes each gradient at the parameters that it reported last"
             yield stated("gradient-parameters", status="declared", text=text)
-        if facts is None or run.end is None:
+        if facts is None or run.audits is None:
             return
         if facts.passes:
             note = f"{facts.passes} passes, at {facts.steps - facts.unseen} of {facts.steps} steps"
             whole = facts.compared == facts.passes
             note = note if whole else f"values at {facts.compared} of {note}"
-            yield OTHER_PARAMETERS.none_found(facts.moved, note, run.end.audits.limit, whole=whole)
+            yield OTHER_PARAMETERS.none_found(facts.moved, note, run.audits.limit, whole=whole)
         if emits(run.header, "before_sum") and facts.unseen:
             text = (
                 f"no forward pass in training mode was observed at {facts.unseen} of {facts.steps} steps: call the "

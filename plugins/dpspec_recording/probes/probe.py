@@ -38,9 +38,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from dpspec_recording.folder.merging import Across, joined
+from dpspec_recording.folder.stated_fact import StatedFact
 
 if TYPE_CHECKING:
     import torch
@@ -48,11 +48,10 @@ if TYPE_CHECKING:
 
     from dpspec_recording.audited_steps import AuditedSteps
     from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.outcomes.outcome import Missing, Outcome
     from dpspec_recording.parts import Parts
     from dpspec_recording.pending_step import PendingStep
+    from dpspec_recording.probes.judged_run import JudgedRun
     from dpspec_recording.ranks.rank_watch import RankWatch
     from dpspec_recording.step_replay.calls import Pauses
     from dpspec_recording.watching.noise_sketch import MeasuredNoise, NoiseSketch
@@ -133,33 +132,21 @@ class Training:
     observe_backward: Observation = lambda: None
 
 
-class Probe(Generic[F]):
+class Probe(StatedFact[F]):
     """Owns one fact of a training. Its events do nothing by default.
 
     Attributes:
-        name: Of the fact, in the folder of the run.
-        kind: The frozen dataclass of the fact, whose fields say how the facts of ranks and parts are joined; ``|
-            None`` if some trainings do not show the fact. None if the steps of the folder hold all of it.
         lacks: The condition that is open if the fact is required and missing, and the subject of the omitted test.
-        of_adding_ranks: Whether only the ranks that add noise have the fact.
         needs: The event without which a training does not show the fact, if not all have it.
     """
 
-    name: ClassVar[str]
-    kind: ClassVar[Any] = None
     lacks: ClassVar[Missing | None] = None
-    of_adding_ranks: ClassVar[bool] = False
     needs: ClassVar[str] = ""
 
     @classmethod
     def is_shown(cls, header: Header) -> bool:
         """Whether this kind of training shows the fact. Probes of others do not observe it, nor judge it."""
         return not cls.needs or emits(header, cls.needs)
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the recorder notes the fact of each such training: a test on a missing one is omitted."""
-        return False
 
     def start(self, training: Training) -> None:
         """The recording begins: prepare for the events, and attach hooks until ``training.undo`` ends them."""
@@ -204,13 +191,8 @@ class Probe(Generic[F]):
         """The fact until now; None if this training does not show it."""
         return None
 
-    @classmethod
-    def merge(cls, rows: Sequence[F], across: Across) -> F:
-        """The fact of several ranks or parts that observed it: by default joined field by field."""
-        return joined(rows, across)
-
     @staticmethod
-    def judge(facts: F | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: F | None, run: JudgedRun) -> Iterator[Outcome]:
         """The outcomes of the fact. None: the recording lacks it, or the training did not show it."""
         return iter(())
 

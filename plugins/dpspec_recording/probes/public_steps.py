@@ -28,7 +28,7 @@ from dpspec_recording.probes.rules import Rules
 from dpspec_recording.rules import second_optimizer
 
 if TYPE_CHECKING:
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class PublicSteps(Probe[PublicFacts]):
         return PublicFacts(is_declared=public is not None, is_compared=is_compared, steps=self._steps)
 
     @staticmethod
-    def judge(facts: PublicFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: PublicFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """The declared data is assumed public, and no replayed public step may read other tensors."""
         if facts is None or not facts.is_declared:
             return

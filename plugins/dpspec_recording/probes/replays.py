@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dpspec.contract import Assumption
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 #: Difference of powers of the batch size that rounding explains.
 _SAME_POWER = 0.02
@@ -91,7 +91,7 @@ class Replays(Probe[ReplayFacts]):
         return ReplayFacts.of_none(self._obstacle) if self._replayer is None else self._replayer.facts
 
     @staticmethod
-    def judge(facts: ReplayFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: ReplayFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """A record moves the sum by two clip norms at most, and nothing of other records."""
         if facts is not None:
             yield from _moves(facts, run)
@@ -101,7 +101,7 @@ class Replays(Probe[ReplayFacts]):
             yield reduction
 
 
-def _moves(facts: ReplayFacts, run: RecordedRun) -> Iterator[RunTest]:
+def _moves(facts: ReplayFacts, run: JudgedRun) -> Iterator[RunTest]:
     # the bound reduces the noise multipliers by what rounding adds to the norms
     rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
     if facts.replayed >= 1.0:
@@ -151,14 +151,14 @@ def _tested(facts: ReplayFacts | None) -> str:
     return ""
 
 
-def loss_reduction(run: RecordedRun) -> Assumption | None:
+def loss_reduction(run: JudgedRun) -> Assumption | None:
     """The assumption ``loss-reduction``; None if the recording shows that the loss is the declared mean or sum.
 
     It is unchecked if replays at another batch size (``docs/explanation/replay.md``) measure another reduction, and
     declared if no step was replayed so.
     """
     facts, declared = run.fact(Replays), run.header.reduction
-    if run.end is None or not emits(run.header, "before_sum"):
+    if run.audits is None or not emits(run.header, "before_sum"):
         return None
     if facts is None or facts.sizes is None:
         sizes = np.unique(run["rows"][np.isfinite(run["rows"])])

@@ -26,7 +26,7 @@ from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 #: The largest fraction of a layer's noise that rounding may hide.
 _HIDDEN = 0.1
@@ -96,7 +96,7 @@ class ReportedGradients(Probe[GradientFacts]):
         return GradientFacts(**counts, hidden=compared.hidden)
 
     @staticmethod
-    def judge(facts: GradientFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: GradientFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """All gradients must be sum and noise over a divisor, and each step must report both."""
         if facts is not None and facts.summed and run.internal is not None:
             changed = 0 if run.mapped_steps else facts.different  # the assumption gradient-map asks about mapped ones
@@ -106,7 +106,7 @@ class ReportedGradients(Probe[GradientFacts]):
         yield stated("loop-reports", text, "unchecked" if doubt else "declared")
 
 
-def why_noise_unconfirmed(run: RecordedRun) -> str:
+def why_noise_unconfirmed(run: JudgedRun) -> str:
     """Why reported noise was not confirmed in the gradients, and the fix; empty if it was.
 
     It is confirmed if every step reports its sum, and the gradient is sum and noise up to rounding that would hide no
@@ -125,10 +125,8 @@ def why_noise_unconfirmed(run: RecordedRun) -> str:
         )
     if gradients.summed < gradients.steps:
         return "the loop does not report the sum, so a part of the noise may be missing: call run.summed"
-    # without the steps that killed parts made after their last checkpoint
-    steps = run.steps if run.resumed is None else sum(run.resumed.covered)
-    if gradients.steps < steps:
-        return f"only {gradients.steps} of {steps} steps could be compared with their gradients"
+    if gradients.steps < run.covered_steps:
+        return f"only {gradients.steps} of {run.covered_steps} steps could be compared with their gradients"
     if gradients.different and not run.mapped_steps:
         return f"gradients of {gradients.different} steps are not the reported sum and noise"
     smallest = min((size for _, size in run.header.layers), default=1)

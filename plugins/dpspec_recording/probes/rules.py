@@ -30,8 +30,8 @@ from dpspec_recording.rules.builtin import RULES
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
     from dpspec_recording.pending_step import PendingStep
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 F = TypeVar("F")
 
@@ -204,7 +204,7 @@ class Rules(Probe[RuleFacts]):
                 failed[1].stop()
 
     @staticmethod
-    def judge(facts: RuleFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: RuleFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """Name the rules of dpspec whose facts some rank or part lacks."""
         if facts is None:
             return

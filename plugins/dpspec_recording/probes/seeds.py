@@ -24,7 +24,7 @@ from dpspec_recording.probes.probe import Probe, Training
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class Seeds(Probe[SeedFacts]):
         )
 
     @staticmethod
-    def judge(facts: SeedFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: SeedFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """No step may have one seed for both, or a public one."""
         if facts is not None:
             yield SHARED_SEED.none_found(facts.shared, f"of {run.steps} steps", None)

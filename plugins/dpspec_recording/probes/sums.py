@@ -23,7 +23,7 @@ from dpspec_recording.probes.probe import Probe, Training
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 #: The share of a sum that an edit changes at least, if the comparison of all its bits finds it.
 _FOUND = 1e-4
@@ -97,7 +97,7 @@ class Sums(Probe[SumFacts]):
         return SumFacts(compared=self._compared, edited=int(self._changed))
 
     @staticmethod
-    def judge(facts: SumFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: SumFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """No sum may change."""
-        if facts is not None and facts.compared and run.end is not None:
-            yield EDITED.audited(run.end.audits, facts.edited, f"compared {facts.compared} times, ", _FOUND)
+        if facts is not None and facts.compared and run.audits is not None:
+            yield EDITED.audited(run.audits, facts.edited, f"compared {facts.compared} times, ", _FOUND)

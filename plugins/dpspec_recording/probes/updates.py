@@ -28,7 +28,7 @@ from dpspec_recording.probes.probe import Probe, Training
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.judge.recorded_run import RecordedRun
+    from dpspec_recording.probes.judged_run import JudgedRun
 
 _SUM = join_by(sum)
 
@@ -112,11 +112,11 @@ class Updates(Probe[UpdateFacts]):
         return UpdateFacts(**counts, optimizer=updates.kind, step_hooks=tuple(updates.hooks))
 
     @staticmethod
-    def judge(facts: UpdateFacts | None, run: RecordedRun) -> Iterator[Outcome]:
+    def judge(facts: UpdateFacts | None, run: JudgedRun) -> Iterator[Outcome]:
         """Recomputed updates must be equal. Others leave the update rule open, or are stated by their class."""
-        if facts is None or run.end is None:
+        if facts is None or run.audits is None:
             return
-        audits = run.end.audits
+        audits = run.audits
         # facts of several parts are joined, and an edited number is below the number of audited steps
         if not facts.optimizer and facts.steps < audits.steps * max(1, run.header.world):
             yield Updates.lacks

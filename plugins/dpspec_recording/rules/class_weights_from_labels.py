@@ -10,7 +10,7 @@ from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec_recording.model_hook import suppressed
-from dpspec_recording.rules.memory_rows import tensors_of
+from dpspec_recording.watching.memory_rows import tensors_of
 
 RULE = Rule(
     name="class-weights-from-labels",

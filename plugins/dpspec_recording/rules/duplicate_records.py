@@ -14,8 +14,8 @@ from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
-from dpspec_recording.rules.memory_rows import tensors_of
 from dpspec_recording.rules.model_inputs import InputRule
+from dpspec_recording.watching.memory_rows import tensors_of
 
 RULE = Rule(
     name="duplicate-records",

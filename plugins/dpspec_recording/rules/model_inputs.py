@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.json_records import Count
 from dpspec_recording.model_hook import suppressed
-from dpspec_recording.rules.memory_rows import tensors_of
+from dpspec_recording.watching.memory_rows import tensors_of
 
 _HOME = "dpspec_recording.rules.model_inputs"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
 from dpspec.json_records import Count
-from dpspec_recording.rules.memory_rows import tensors_of
+from dpspec_recording.watching.memory_rows import tensors_of
 
 RULE = Rule(
     name="paired-records",

@@ -18,7 +18,7 @@ from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRu
 from dpspec.json_records import Count
 from dpspec.text import several
 from dpspec_recording.model_hook import suppressed
-from dpspec_recording.rules.memory_rows import attributes_with_rows, is_row_of, tensors_of
+from dpspec_recording.watching.memory_rows import attributes_with_rows, is_row_of, tensors_of
 
 #: The number of optimizers that the rule observes, and of forward passes whose inputs it compares with the records.
 _MOST_OPTIMIZERS, _MOST_PASSES = 20, 100

@@ -12,7 +12,8 @@ from support.opacus_training import Training
 
 from dpspec.errors import UsageError
 from dpspec_recording import audited_steps
-from dpspec_recording.audited_steps import FIRST, POWER, AuditedSteps, AuditFacts, found_faults
+from dpspec_recording.audited_steps import AuditedSteps
+from dpspec_recording.folder.audit_facts import FIRST, POWER, AuditFacts, found_faults
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.sums import EDITED
 

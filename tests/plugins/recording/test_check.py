@@ -309,6 +309,6 @@ def test_several_group_sizes_are_those_of_the_command_line(tmp_path: Path, monke
 @pytest.mark.parametrize(("records", "delta"), [(None, 1e-5), (99_999, 1e-5), (100_000, 1e-6), (1_281_167, 1e-7)])
 def test_a_question_without_a_claim_has_a_delta_below_one_over_the_number_of_records(records, delta, monkeypatch):
     header = types.SimpleNamespace(records=records)
-    monkeypatch.setattr(check, "open_run", lambda _: types.SimpleNamespace(header=header))
+    monkeypatch.setattr(check, "open_run", lambda *_: types.SimpleNamespace(header=header))
     assert check.usual_delta(Path("run"), "zero-out") == delta
     assert check.usual_delta(Path("run"), "add-remove") == 1e-5  # the number of records is not public

@@ -26,6 +26,7 @@ from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.judge.executed_run import observe
 from dpspec_recording.probes.batches import Batches, BatchFacts
+from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.contributions import ContributionFacts, Contributions
 from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.passes import Passes, PassFacts
@@ -123,7 +124,7 @@ def test_comparisons_of_sharded_ranks_count_in_all_parts() -> None:
 
 
 def test_a_joined_step_is_the_union_of_the_ranks(sound: Path) -> None:
-    joined, ranks = observe(sound)[0], [RunFolder.open(sound / f"rank-{rank}") for rank in range(2)]
+    joined, ranks = observe(sound)[0], [RunFolder.open(sound / f"rank-{rank}", PROBES) for rank in range(2)]
     steps = zip(*(list(one.steps())[:-1] for one in ranks), *(list(one.internal()) for one in ranks), strict=True)
     for number, (made, whole) in enumerate(zip(steps, joined.folder.internal(), strict=True)):
         first, second, mine, theirs = made
@@ -330,7 +331,7 @@ def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
         },
     ]
     one, other = (replace(whole, observed=whole.observed | {k.name: v for k, v in facts.items()}) for facts in seen)
-    found = of_ranks([one, other], [0])
+    found = of_ranks([one, other], [0], PROBES)
     assert found.of(Sums) == SumFacts(compared=8, edited=1)
     assert found.of(Passes) == PassFacts(passes=17, moved=2, steps=8, unseen=1, compared=16)
     assert found.of(Contributions) == ContributionFacts(norm_type="bfloat16", sum_type="")

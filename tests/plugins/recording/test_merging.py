@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from dpspec import json_records
-from dpspec_recording.audited_steps import AuditFacts
 from dpspec_recording.folder import merging
+from dpspec_recording.folder.audit_facts import AuditFacts
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.merging import (
     Across,

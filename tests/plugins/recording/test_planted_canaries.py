@@ -27,6 +27,7 @@ from dpspec_recording.folder.run_folder import CANARIES, INTERNAL, RunFolder, Ru
 from dpspec_recording.folder.run_folder import STEPS as STEPS_LOG
 from dpspec_recording.judge import assumptions
 from dpspec_recording.judge.canaries import CanaryBound, doubts
+from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.replays import REMOVED
 
 DELTA = 1e-5
@@ -164,7 +165,7 @@ def test_every_coin_and_every_guess_is_accounted_for(scored):
         correct.append(sum(coins[i] == 0 for i in low) + sum(coins[i] == 1 for i in high))
     found = checked(folder).canaries
     assert (found.guesses, found.correct) == ((16, 48, 144, 400), tuple(correct))
-    assert int(coins.sum()) == 400 - RunFolder.open(folder).header.left_out
+    assert int(coins.sum()) == 400 - RunFolder.open(folder, PROBES).header.left_out
     assert found.lower == guess_counts.epsilon_lower(400, found.guesses, correct, DELTA, 0.95)
     single = [one_run.epsilon_lower(400, r, v, DELTA, 0.95) for r, v in zip(found.guesses, correct, strict=True)]
     assert found.lower <= max(single)
@@ -174,11 +175,13 @@ def test_who_was_drawn_is_who_was_there_and_the_sampling_is_tested_on_them(score
     folder, _, planted = scored
     out = set((200 + np.flatnonzero(planted.coins == 0)).tolist())
     seen: set[int] = set()
-    for public, kept in zip(RunFolder.open(folder).steps(), RunFolder.open(folder).internal(), strict=False):
+    for public, kept in zip(
+        RunFolder.open(folder, PROBES).steps(), RunFolder.open(folder, PROBES).internal(), strict=False
+    ):
         assert public.drawn == public.rows == len(kept.members)
         seen |= set(kept.members.tolist())
     assert not seen & out
-    header = RunFolder.open(folder).header
+    header = RunFolder.open(folder, PROBES).header
     assert (header.records, header.present, header.canaries) == (600, 600 - len(out), 400)
     found = checked(folder)
     assert found.conformance.status == "no-deviation-found"

@@ -20,6 +20,7 @@ from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.run_folder import CANARIES, FILES, RunFolder
 from dpspec_recording.folder.weights import WEIGHTS, read_table, write_table
+from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.released_model import digests_of_state, released_model
 
 
@@ -135,7 +136,7 @@ def test_a_recording_without_digests_leaves_the_claim_open(trained: Any, tmp_pat
         assert "cannot be compared: the recording has no weights.json" in channel_of(checked).text
     finally:
         (tmp_path / WEIGHTS).rename(folder / WEIGHTS)
-    assert read_table(folder / WEIGHTS) == RunFolder.open(folder).weights
+    assert read_table(folder / WEIGHTS) == RunFolder.open(folder, PROBES).weights
     (tmp_path / WEIGHTS).write_text('{"tensors": {"a": [1, 2, 3]}}')
     with pytest.raises(RecordingError, match="not the digests of a model"):
         read_table(tmp_path / WEIGHTS)
@@ -196,7 +197,7 @@ def test_an_edit_of_any_byte_range_is_found(name: str, trained: Any, tmp_path: P
         flipped = bytes(byte ^ 0x55 for byte in content[middle:end])
         (copy / name).write_bytes(content[:middle] + flipped + content[end:])
         try:
-            complete = any(isinstance(entry, Facts) for entry in RunFolder.open(copy).steps())
+            complete = any(isinstance(entry, Facts) for entry in RunFolder.open(copy, PROBES).steps())
         except (RecordingError, UsageError):
             continue
         assert not complete, f"{name}: an edit from byte {middle} to {end} is not found"

@@ -32,6 +32,7 @@ from dpspec_recording.folder.run_folder import (
 )
 from dpspec_recording.folder.step_record import InternalStep, PublicStep
 from dpspec_recording.judge.recorded_run import _summed_norms
+from dpspec_recording.probes.builtin import PROBES
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_a_second_recorder_of_a_folder_is_refused_while_the_first_writes_and_aft
         run.stepped()
     with pytest.raises(UsageError, match="already holds a recording"):
         dpspec.record(tmp_path / "run", model=model).__enter__()
-    assert len(list(RunFolder.open(tmp_path / "run").steps())) == 2
+    assert len(list(RunFolder.open(tmp_path / "run", PROBES).steps())) == 2
 
 
 def test_a_folder_of_something_else_and_the_loader_are_left_alone(tmp_path):
@@ -169,7 +170,7 @@ def test_impossible_numbers_are_answered_or_refused_in_bounded_memory(change, so
 
 
 def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
-    facts = next(one.written() for one in RunFolder.open(sound).steps() if isinstance(one, Facts))
+    facts = next(one.written() for one in RunFolder.open(sound, PROBES).steps() if isinstance(one, Facts))
     others = [
         {"gradients": {"steps": 1, "summed": 1, "different": 1, "hidden": 10**400}},
         {"gradients": [1, 1, 1, 0.0]},
@@ -189,7 +190,7 @@ def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
     optional = {"error", "lacking"}  # the reader fills the last one
     for absent in facts.keys() - optional:  # an absent count is not a count of zero
         with pytest.raises(RecordingError, match=absent):
-            read_facts({name: value for name, value in facts.items() if name != absent}, "here")
+            read_facts({name: value for name, value in facts.items() if name != absent}, "here", PROBES)
 
 
 def test_the_header_is_read_key_by_key(tmp_path):
@@ -208,7 +209,7 @@ def test_the_header_is_read_key_by_key(tmp_path):
     ]:
         mark.write_text(json.dumps({**header, key: value}))
         with pytest.raises(DpspecError, match=r"run\.json") as error:
-            RunFolder.open(tmp_path / "run")
+            RunFolder.open(tmp_path / "run", PROBES)
         assert error.value.exit_code == 3
         assert key in str(error.value) or "format" in str(error.value)
 
@@ -295,7 +296,7 @@ def test_a_missing_log_is_named(sound, tmp_path):
     copy = shutil.copytree(sound, tmp_path / "run")
     (copy / STEPS).unlink()
     with pytest.raises(RecordingError, match="missing"):
-        list(RunFolder.open(copy).steps())
+        list(RunFolder.open(copy, PROBES).steps())
 
 
 @pytest.mark.parametrize("name", ["rate", "told_rate"])

@@ -24,6 +24,7 @@ from dpspec_recording.folder.step_record import (
     encode_members,
     encode_options,
 )
+from dpspec_recording.probes.builtin import PROBES
 
 
 @given(st.lists(st.integers(0, MOST_RECORDS - 1), max_size=60))
@@ -124,7 +125,7 @@ def test_other_states_are_refused(changed, tmp_path):
     log.append(STATE, content)
     log.close()
     with pytest.raises(RecordingError, match=r"states.log: frame 1: (a saved state|the options)"):
-        RunFolder.open(tmp_path / "run").states()
+        RunFolder.open(tmp_path / "run", PROBES).states()
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"3"])

@@ -19,7 +19,7 @@ from dpspec.reporters import page
 from dpspec.results import codec
 from dpspec.results.redact import redact
 from support import specs
-from support.forger.specs import MATRIX, spec_of
+from support.forger.specs import MATRIX, TRAINED, spec_of
 
 #: The exit codes of ``verify``, and their meaning.
 ENDINGS = {0: "passed", 1: "objected", 2: "refused", 3: "refused", 4: "refused", 7: "not recomputed"}
@@ -51,10 +51,10 @@ class Bench:
         return run(specs.loaded(path), load_catalog(), store=Store(self.folder / "store"), device="cpu")
 
     def subjects(self, kind: str) -> Iterator[Subject]:
-        """Yield results of a plugin: bounds only, trained, for internal use or not, with or without their store."""
+        """Yield results of a plugin: bounds only, and if it trains, for internal use or not, with store or without."""
         store = str(self.folder / "store")
         yield Subject(f"{kind}, bounds only", codec.dump(self.result(kind, trained=False)))
-        for public in (True, False):
+        for public in (True, False) if kind in TRAINED else ():
             trained = self.result(kind, trained=True, public=public)
             of = f"{kind}, {'public' if public else 'private'} data"
             for shown, name in ((redact(trained), of), (trained, f"{of}, internal")):
@@ -64,6 +64,9 @@ class Bench:
             yield Subject(f"{kind}, two cells", codec.dump(self.result(kind, trained=False, matrix=True)))
 
     def pages(self, kind: str) -> Iterator[Subject]:
+        if kind not in TRAINED:
+            yield Subject(f"{kind}, a page", page.render(self.result(kind, trained=False)))
+            return
         trained = self.result(kind, trained=True, public=False)
         yield Subject(f"{kind}, a page with the store", page.render(trained), str(self.folder / "store"))
         yield Subject(f"{kind}, a page for internal use", page.render(trained, internal=True))

@@ -1,6 +1,19 @@
 """Small specs of every plugin, whose bounds and trials take seconds."""
 
 _TEXTS = {
+    "composition": """\
+dpspec: 1
+name: forged-composition
+mechanism:
+  kind: composition
+  releases:
+    - {name: counts, kind: gaussian, sigma: 8.0, times: 2}
+    - {name: choice, kind: exponential, epsilon: 0.1}
+data: {kind: declared, records: 1000}
+claims:
+  - {id: total, kind: approx-dp, epsilon: 2.0, delta: 1e-5}
+  - {id: ignored, kind: approx-dp, epsilon: 0.1, delta: 1e-5, expect: [refuted, open]}
+""",
     "group": """\
 dpspec: 1
 name: forged-group
@@ -19,6 +32,23 @@ claims:
   - {id: one, kind: approx-dp, epsilon: 40.0, delta: 1e-5}
   - {id: two, kind: approx-dp, epsilon: 1.0, delta: 1e-5, group_size: 2, expect: [refuted, open]}
   - {id: useful, kind: metric, name: accuracy, at_least: 0.2, expect: [supported, open, refuted]}
+AUDIT""",
+    "matrix": """\
+dpspec: 1
+name: forged-matrix
+mechanism:
+  kind: matrix
+  steps: 6
+  noise_multiplier: 2.0
+  encoder: {kind: square-root, bands: 2}
+  participation: {scheme: cyclic, separation: 3}
+data: {kind: synthetic, pattern: blobs, records: 60, features: 8, classes: 2, split: {test: 20}, public: PUBLIC}
+model: {kind: linear}
+training: {backend: matrix, learning_rate: 0.5}
+threat_model: {adjacency: zero-out}
+claims:
+  - {id: one, kind: approx-dp, epsilon: 40.0, delta: 1e-5}
+  - {id: tight, kind: approx-dp, epsilon: 0.1, delta: 1e-5, expect: [refuted, open]}
 AUDIT""",
     "modelmix": """\
 dpspec: 1
@@ -89,6 +119,7 @@ AUDIT""",
 
 _AUDITS = {
     "group": "audit: {method: one-run, canary: {space: gradient, kind: orthogonal, count: 16}, seed: 1}\n",
+    "matrix": "audit: {method: many-run, releases: 20, seed: 1}\n",
     "modelmix": "audit: {method: one-run, canary: {space: gradient, kind: one-hot, count: 8}, seed: 1}\n",
     "per-instance": "audit: {method: many-run, runs: 2, seed: 1}\n",
     "preprocessing": "audit: {method: many-run, runs: 2, repeats: 40, clusters: 3, members: 3, seed: 1}\n",
@@ -96,6 +127,9 @@ _AUDITS = {
 }
 
 KINDS = tuple(_TEXTS)
+
+#: The plugins that train.
+TRAINED = tuple(_AUDITS)
 
 MATRIX = "matrix: {mechanism.noise_multiplier: [0.5, 4]}\n"
 
