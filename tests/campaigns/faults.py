@@ -37,7 +37,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.forger.specs import TRAINED, spec_of
+from support.forger.specs import spec_of
 from support.plain_loop import plain_loop
 from support.record_files import record_files, unbundle
 from support.warm import import_everything
@@ -381,12 +381,12 @@ Fault = Callable[[Any, Path, random.Random], str | None]
 
 #: Each fault, its targets, and whether it is repeated at several random moments.
 FAULTS: dict[str, tuple[Fault, tuple[str, ...], bool]] = {
-    "kill": (lambda target, place, chance: target.kill(place, chance), (*TRAINED, RECORDER), True),
+    "kill": (lambda target, place, chance: target.kill(place, chance), (*LONGER, RECORDER), True),
     "ctrl-c": (ctrl_c_twice, ("group",), True),
     "sigterm": (terminated(), ("group", "modelmix"), True),
     "sigterm-workers": (terminated("--workers", "2"), ("group",), True),
     "full": (disk_full, ("group",), False),
-    "damaged": (damaged_store, TRAINED, True),
+    "damaged": (damaged_store, tuple(LONGER), True),
     "ray-head": (ray_head_killed, ("group",), False),
 }
 
@@ -416,7 +416,7 @@ def campaign(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"some of: {', '.join(FAULTS)}; all otherwise")
-    parser.add_argument("--kinds", nargs="*", default=[*TRAINED, RECORDER], choices=[*TRAINED, RECORDER])
+    parser.add_argument("--kinds", nargs="*", default=[*LONGER, RECORDER], choices=[*LONGER, RECORDER])
     parser.add_argument("--times", type=int, default=10, help="the number of interrupted runs per fault")
     parser.add_argument("--steps", type=int, default=3000, help="steps of the recording")
     parser.add_argument("--seed", type=int, default=1)
