@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 #: What to do about a training that no library prepares.
 OWN_LOOP = (
-    "A custom loop needs `with dpspec.record(...)` around it, and in it the calls run.clipped(norms), "
-    "run.summed(total) and run.noised(noise): docs/how-to/audit-your-own-loop.md"
+    "A custom loop needs `with dpspec.record(...) as run` around it, and in each step the calls run.sampled(indices), "
+    "run.clipped(norms), run.summed(total), run.noised(noise) and run.stepped(); start it by python, without this "
+    "command: docs/how-to/audit-your-own-loop.md#a-loop-without-opacus"
 )
 
 #: By the package of a library whose trainings are not recognized, what to do. Nothing of these packages is imported.
