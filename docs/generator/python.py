@@ -9,7 +9,7 @@ from types import ModuleType
 import dpspec
 import dpspec.contract as contract
 from dpspec import executors
-from dpspec.contract import DpspecHooks, attacks, catalog, events, executed
+from dpspec.contract import DpspecHooks, attacks, catalog, events, executed, results
 from generator.markdown import described, prose, tidy
 
 _PLUGIN = (
@@ -18,7 +18,7 @@ _PLUGIN = (
     ("An audit", ("Audit", "Context", "Spec", "Section", "ThreatModel", "Claim", "AuditOptions", "Facts", "Plan")),
     ("", ("Power", "Trial", "Diagnostic", "Span", "Path")),
     ("Results of an audit", ("Finding", "Scope", "Assumption", "Printed", "Series", "Check", "Evidence", "Outcome")),
-    ("Reports", ("Result", "AuditResult", "Verdict")),
+    ("Reports", ("Result", "AuditResult", "Verdict", "Conformance", "Unjudged")),
     ("Data and models", ("DataSource", "LoadedData", "DataError", "ModelFactory")),
     ("Training", ("TrainingJob", "Trainer", "Observer", "GradientCanaries", "Resumable", "Cancelled", "CAPABILITIES")),
     ("Helpers", ("hookimpl", "hookspec", "HOOK_API", "FrozenMap", "Json", "freeze", "thaw", "format_path")),
@@ -78,12 +78,13 @@ def plugin_page() -> str:
     for heading, names in (*_PLUGIN, *([("Further names", rest)] if rest else [])):
         lines += [f"## {heading}\n"] if heading else []
         for name in names:
-            lines += _named(name, contract) if name in contract.__all__ else []
+            lines += _named(name, contract if name in contract.__all__ else results)
     decorators = ", ".join(f"[`{name}`](python.md#{name})" for name in _DECORATORS)
     lines += ["## Decorators\n", f"For functions of [a project's file](../how-to/own-model.md): {decorators}.\n"]
     lines += [f"## Executed trainings: `{executed.__name__}`\n", f"{prose(executed.__doc__)[0]}\n"]
     for name, thing in vars(executed).items():
         lines += _named(name, executed) if getattr(thing, "__module__", "") == executed.__name__ else []
+    lines += _named("Channel", executed)
     lines += [f"## Attacks: `{attacks.__name__}`\n", "The types that `dpspec_attacks` yields and receives.\n"]
     for name in attacks.__all__:
         lines += _named(name, attacks)

@@ -103,9 +103,9 @@ def _command(part: str) -> Callable[..., int]:
         emit(f"\nNext:\n  python -m pytest {folder / 'tests'}\n  {following}")
         return ExitCode.OK
 
-    new_part.__doc__ = f"""Write dp/NAME.py, a {part} that works, with its tests, and name it in pyproject.toml."""
+    new_part.__doc__ = f"""Write dp/NAME.py, a working {part}, with its tests, and name it in pyproject.toml."""
     return new_part
 
 
 for _part in PARTS:
-    new.command(_part, short_help=f"Write a {_part} of this project, to change.")(_command(_part))
+    new.command(_part, short_help=f"Write a new {_part} of this project, to change.")(_command(_part))

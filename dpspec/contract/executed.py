@@ -132,7 +132,7 @@ class ExecutedSection:
         open: Why nothing is proved although the run does not deviate: the open requirements, with their names, and
             sentences without a name.
         incomplete: Why the observation has no end; empty if it has one.
-        cautions: Limits of the result, in the order of importance.
+        cautions: Limits of the result, in the order of importance. The cautions of rules are in ``rules``.
         faults: The faults of the run by importance, as sentences.
         phases: The executed schedule, or its first phases if there are many.
         more_phases: The number of phases that are not listed.

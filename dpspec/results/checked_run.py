@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from dpspec import decimals
 from dpspec.contract.results import Result, open_cautions
 from dpspec.errors import ExitCode
 
@@ -52,5 +53,5 @@ class CheckedRun:
 
     def __repr__(self) -> str:
         cautions = f", cautions={list(self.cautions)}" if self.cautions else ""
-        epsilon = "None" if self.epsilon is None else f"{self.epsilon:.4g}"
+        epsilon = "None" if self.epsilon is None else decimals.upper(self.epsilon)
         return f"CheckedRun(proved={self.proved}, epsilon={epsilon}{cautions})"

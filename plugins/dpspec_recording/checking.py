@@ -49,7 +49,8 @@ def check(
             ``system``, ``description``, ``deployment`` and ``data.collection`` of a spec.
 
     Returns:
-        The result with ``proved``, ``epsilon``, ``cautions`` and ``passed``.
+        A summary: ``proved``, ``epsilon``, ``cautions`` and ``passed``. Its ``result`` is the :class:`Result`, as
+        reports receive it.
 
     Raises:
         UsageError: The folder or an argument is invalid.

@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
-from dpspec import json_records
+from dpspec import decimals, json_records
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.errors import RecordingError
 from dpspec_recording.folder.header import Header
@@ -800,7 +800,9 @@ def test_a_caution_fails_the_check_until_it_is_accepted(tmp_path):
     assert len([one for one in caught if "guessable-seed" in str(one.message)]) == 1
     found = dpspec.check(tmp_path / "run", epsilon=8)
     assert (found.proved, found.passed, found.cautions) == (True, False, ("guessable-seed",))
-    assert repr(found) == f"CheckedRun(proved=True, epsilon={found.epsilon:.4g}, cautions=['guessable-seed'])"
+    assert (
+        repr(found) == f"CheckedRun(proved=True, epsilon={decimals.upper(found.epsilon)}, cautions=['guessable-seed'])"
+    )
     accepted = dpspec.check(tmp_path / "run", epsilon=8, accept=["guessable-seed"])
     assert accepted.passed
     assert dpspec.check(tmp_path / "run", epsilon=8, ignore=["guessable-seed"]).passed
