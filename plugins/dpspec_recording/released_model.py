@@ -111,7 +111,16 @@ def _by_name(content: Any, where: str) -> dict[str, TensorDigest]:
 
 
 def _require_no_hidden_values(tensors: Mapping[str, Tensor], where: str) -> None:
-    """``torch.save`` writes the whole memory behind a view, and digests cover the view only."""
+    """``torch.save`` writes more than digests cover: the whole memory behind a view, and attributes of a parameter.
+
+    Opacus keeps the gradients of the last batch, without noise, in the attributes ``grad_sample`` and ``summed_grad``.
+    """
+    for name, tensor in tensors.items():
+        if attributes := [attribute for attribute, value in vars(tensor).items() if not _says_little(value)]:
+            raise UsageError(
+                f"{where}: {shortened(name, 60)} is saved with its attributes {shortened(', '.join(attributes), 200)}, "
+                "which may hold gradients without noise: save model.state_dict() alone"
+            )
     views: dict[int, int] = {}
     for tensor in tensors.values():
         address = tensor.untyped_storage().data_ptr()
@@ -121,6 +130,12 @@ def _require_no_hidden_values(tensors: Mapping[str, Tensor], where: str) -> None
         if views[storage.data_ptr()] < storage.nbytes():
             size = f"{storage.nbytes():,} bytes, and the tensors show {views[storage.data_ptr()]:,}"
             raise UsageError(f"{where}: {shortened(name, 60)} is saved with {size}: save clones of the tensors")
+
+
+def _says_little(attribute: Any) -> bool:
+    """Whether an attribute of a parameter is a flag, a counter or a name, as libraries add them, or empty."""
+    is_empty = type(attribute) in (list, tuple, dict) and not attribute
+    return attribute is None or is_empty or isinstance(attribute, bool | int | str)
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -22,7 +22,7 @@ from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRu
 from dpspec.errors import RecordingError
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec_recording.folder.merging import join_by
-from dpspec_recording.notices import notice
+from dpspec_recording.notices import notice, say
 from dpspec_recording.outcomes.outcome import Missing, Outcome
 from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.rules.builtin import RULES
@@ -98,6 +98,14 @@ def _installed() -> tuple[Rule, ...]:
     return tuple(offered.provider for offered in catalog.rules.values())
 
 
+def _warn(text: str) -> None:
+    """Warn about a caution. If warnings are errors (``python -W error``), a line says it: the rule must go on."""
+    try:
+        notice(text, UserWarning, stacklevel=3)
+    except UserWarning:
+        say(text)
+
+
 class Rules(Probe[RuleFacts]):
     """Calls all rules. Code of a plugin must not end a recording: an exception of a rule ends this rule alone."""
 
@@ -163,7 +171,7 @@ class Rules(Probe[RuleFacts]):
             for rule, observer in [*self._rules.values()]:
                 with self._guarded(rule):
                     if observer.early and (text := observer.caution(observer.facts(), _FIRST_STEP)):
-                        notice(f"dpspec, rule {rule.name}: {text} {rule.fix}", UserWarning)
+                        _warn(f"dpspec, rule {rule.name}: {text} {rule.fix}")
 
     def _stop(self) -> None:
         for rule, observer in [*self._rules.values()]:
@@ -205,9 +213,10 @@ class Rules(Probe[RuleFacts]):
 
     @staticmethod
     def judge(facts: RuleFacts | None, run: JudgedRun) -> Iterator[Outcome]:
-        """Name the rules of dpspec whose facts some rank or part lacks."""
+        """Name the rules of dpspec that failed, or whose facts some rank or part lacks."""
         if facts is None:
             return
-        unnoted = [rule.name for rule in RULES if not all(rule.name in by_rule for by_rule in facts.by_rule)]
+        noted = [{name for name, fact in by_rule.items() if not fact.error} for by_rule in facts.by_rule]
+        unnoted = [rule.name for rule in RULES if not all(rule.name in names for names in noted)]
         if unnoted:
             yield Missing(condition="one-record", subject=f"{_SUBJECT}: {', '.join(unnoted)}")

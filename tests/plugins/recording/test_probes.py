@@ -213,6 +213,7 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (OtherEngines, {"steps": 7}, "released-model"),
     (Batches, {"unused": 60, "passed_over": 60}, "unused-batches"),
     (Rules, {"by_rule": ({rule.name: RuleFact(facts={}) for rule in RULES[1:]},)}, "one-record"),
+    (Rules, {"by_rule": ({rule.name: RuleFact(error="OSError: no") for rule in RULES},)}, "one-record"),
 ]
 
 #: What the header says of the training, if the probe is about one kind.

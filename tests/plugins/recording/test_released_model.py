@@ -162,6 +162,18 @@ def test_a_file_with_values_behind_a_tensor_is_refused(tmp_path: Path) -> None:
     assert len(released_model(tmp_path / "clones.pt").tensors) == 3
 
 
+def test_a_file_with_gradients_in_attributes_of_parameters_is_refused(tmp_path: Path) -> None:
+    """Opacus keeps gradients of records there, and pickle writes all attributes of parameters."""
+    parameter = torch.nn.Parameter(torch.randn(3))
+    parameter.initialized, parameter.passes, parameter.grad_sample = True, 0, None  # type: ignore[attr-defined]
+    torch.save({"bias": parameter}, tmp_path / "flags.pt")
+    assert len(released_model(tmp_path / "flags.pt").tensors) == 1
+    parameter.grad_sample = [torch.randn(50, 3)]  # type: ignore[attr-defined]
+    torch.save({"bias": parameter}, tmp_path / "gradients.pt")
+    with pytest.raises(UsageError, match="bias is saved with its attributes grad_sample, which may hold gradients"):
+        released_model(tmp_path / "gradients.pt")
+
+
 def test_another_models_digests_are_refused(trained: Any, tmp_path: Path) -> None:
     folder, state = trained
     swapped = shutil.copytree(folder, tmp_path / "swapped")

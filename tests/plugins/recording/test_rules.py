@@ -704,6 +704,25 @@ def test_a_rule_that_fails_ends_alone():
     assert observed.facts().of(RULES[0], guessable_seed.GuessableSeeds)[0].noise == ()
 
 
+class Early(TrainingRule):
+    early = True
+
+    @staticmethod
+    def caution(facts, run):
+        return "The seed is 3."
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_caution_stays_where_warnings_are_errors(capsys):
+    """As under ``python -W error``: the warning ended the rule, and no caution was left."""
+    early = Rule(name="early", summary="", why="", fix="Draw it.", code=f"{__name__}:Early")
+    observed = rules_of(early)
+    observed.after_step(PendingStep(number=1))
+    assert observed.facts().failed == ()
+    assert observed.fired(100, 1e-5) == ("early",)
+    assert "rule early: The seed is 3. Draw it." in capsys.readouterr().err
+
+
 class Counted(TrainingRule):
     """A rule of a plugin that names no kind: its facts are a mapping, as in the versions before 0.3."""
 
