@@ -39,14 +39,15 @@ class ClassWeightsFromLabels(TrainingRule[ClassWeightFacts]):
         import torch
         from torch.nn.modules.module import register_module_forward_pre_hook
 
+        from dpspec_recording.shards import local
+
         tensors = tensors_of(setup.loader)
         counts = None if tensors is None or len(tensors) < 2 else _counts(tensors[-1])
         if counts is None:
             return
         for name, parameter in _named_parameters(setup.model):
-            if parameter.shape == counts.shape and _is_constant(
-                parameter.detach().double().cpu() - counts.log(), rounding=1e-6
-            ):
+            values = local(parameter.detach())  # of a parameter in shards only the own one, which is seldom all of it
+            if values.shape == counts.shape and _is_constant(values.double().cpu() - counts.log(), rounding=1e-6):
                 self._module = name
         if setup.compiled:
             return

@@ -79,9 +79,11 @@ class RecordsInModel(InputRule[HeldRecords]):
         self._model = self._loader = None
 
     def _search(self, tables: Sequence[Any]) -> None:
+        from dpspec_recording.shards import local
+
         for kind, name, tensor in _tensors(self._model):
             for table in tables:
-                if count := rows_in(tensor, table):
+                if count := rows_in(local(tensor), table):
                     label = f"{kind} {name}"[:100]
                     self._held[label] = max(self._held.get(label, 0), count)
 
