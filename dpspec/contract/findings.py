@@ -181,6 +181,7 @@ class Series:
             theorem series of ``delta`` against ``epsilon`` holds upper bounds on the declared mechanism in its
             findings' directions.
         bounds: Columns with bounds, each ``upper`` or ``lower``, for directed rounding in reports.
+        recorded: Whether it is of an executed training that a plugin observed, as in :class:`Finding`.
     """
 
     name: str
@@ -192,6 +193,7 @@ class Series:
     privacy: Privacy = "public"
     plot: FrozenMap = field(default_factory=FrozenMap)
     bounds: FrozenMap = field(default_factory=FrozenMap)
+    recorded: bool = False
 
     def __repr__(self) -> str:
         rows = len(next(iter(self.columns.values()), ()))

@@ -59,7 +59,7 @@ class ExecutedRun:
         yield from self.checks
         yield from (replace(finding, recorded=True) for finding in self.findings)
         yield from self.evidence
-        yield from self.series
+        yield from (replace(series, recorded=True) for series in self.series)
 
 
 class RunFolders(Protocol):

@@ -383,10 +383,8 @@ def series_bounds(findings: Sequence[Finding], series: Sequence[Series]) -> list
             if weakest is not None:
                 conditions = FrozenMap({"delta": delta, "group_size": size})
                 value = max(0.0, epsilon)
-                extended = first[size, weakest]
-                points.append(
-                    replace(extended, quantity="epsilon", value=value, at=conditions, source=profile.source, lower=None)
-                )
+                extended = replace(first[size, weakest], source=profile.source, recorded=profile.recorded, lower=None)
+                points.append(replace(extended, quantity="epsilon", value=value, at=conditions))
     return points
 
 

@@ -145,7 +145,8 @@ def extreme(largest: float, numbers: float, rounding: float, test: str) -> Measu
         relative to this median. P[max <= m] = (1 - 2 Q(m))^numbers.
     """
     log_below = _log_below(largest + rounding, numbers)
-    log_not_below = numbers * float(np.log1p(-min(1.0, 2.0 * float(special.ndtr(rounding - largest)))))
+    with np.errstate(divide="ignore"):  # all values are 0, or less than their rounding errors
+        log_not_below = numbers * float(np.log1p(-min(1.0, 2.0 * float(special.ndtr(rounding - largest)))))
     p_value = min(1.0, 2.0 * min(math.exp(log_below), -math.expm1(log_not_below)))
     median, cut = _largest_at(math.log(0.5), numbers), _largest_found_cut(numbers)
     detectable = 1.0 - (cut - rounding) / median if median > 0.0 else 1.0

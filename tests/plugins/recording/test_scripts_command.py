@@ -55,7 +55,7 @@ def test_a_script_without_a_private_training_keeps_its_code_unless_it_is_checked
     found = run(tmp_path, "train.py", script="print('x')")
     assert (found.returncode, found.stdout) == (0, "x\n")
     assert "nothing was recorded: the script did not import torch" in found.stderr
-    assert "run.clipped(norms), run.summed(total) and run.noised(noise)" in found.stderr
+    assert "run.summed(total), run.noised(noise) and run.stepped()" in found.stderr
     assert not (tmp_path / "run").exists()
     assert run(tmp_path, "--check", "train.py", script="print('x')").returncode == 5
 
