@@ -13,6 +13,7 @@ from support.opacus_training import Training
 from dpspec.errors import UsageError
 from dpspec_recording import audited_steps
 from dpspec_recording.audited_steps import AuditedSteps
+from dpspec_recording.folder import audit_facts
 from dpspec_recording.folder.audit_facts import FIRST, POWER, AuditFacts, found_faults
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.sums import EDITED
@@ -109,6 +110,7 @@ def test_steps_at_which_a_mistake_is_likely_are_audited(script, given, audited, 
 def test_the_report_states_the_power(audit: float, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of the fifth step has 1.5 times its length; it is audited only if all are."""
     monkeypatch.setattr(audited_steps, "FIRST", 1)
+    monkeypatch.setattr(audit_facts, "FIRST", 1)
     training, number = Training().build(), 0
     original = training.private.add_noise
 
