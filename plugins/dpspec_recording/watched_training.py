@@ -27,7 +27,6 @@ from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.probe import Events, Training
-from dpspec_recording.probes.rules import Rules
 from dpspec_recording.ranks.group import Group, meet
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.received_weights import LoadedTensors, ReceivedWeights
@@ -275,8 +274,8 @@ class WatchedTraining:
 
     def cautions(self, delta: float) -> tuple[str, ...]:
         """The names of the rules that fire on the facts of the steps until now."""
-        rules = next(probe for probe in self._probes if isinstance(probe, Rules))
-        return rules.fired(int(self.spent.last["steps"]), delta)
+        steps = int(self.spent.last["steps"])
+        return tuple(name for probe in self._probes for name in probe.cautions(steps, delta))
 
     def is_final(self, model: nn.Module) -> bool:
         scored_parameters = _named(model)

@@ -295,13 +295,13 @@ def _unpacked(form: struct.Struct, data: bytes) -> tuple[Any, ...]:
     return form.unpack_from(data)
 
 
-def _named(kind: Any, hint: str) -> tuple[str, ...]:
+def _fields_of_type(kind: Any, hint: str) -> tuple[str, ...]:
     """The fields of one type, in the order in which a frame holds them."""
     return tuple(record_field.name for record_field in fields(kind) if record_field.type == hint)
 
 
-_COUNTS, _NUMBERS = _named(PublicStep, "int"), _named(PublicStep, "float")
-_INTERNAL_NUMBERS, _DIGESTS = _named(InternalStep, "float"), _named(RankStep, "bytes")
+_COUNTS, _NUMBERS = _fields_of_type(PublicStep, "int"), _fields_of_type(PublicStep, "float")
+_INTERNAL_NUMBERS, _DIGESTS = _fields_of_type(InternalStep, "float"), _fields_of_type(RankStep, "bytes")
 _PUBLIC = struct.Struct(f"<{DIGEST}s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
 _INTERNAL = struct.Struct(f"<II{4 * len(_INTERNAL_NUMBERS)}s")
 _RANK = struct.Struct(f"<{'8s' * len(_DIGESTS)}IBBB")

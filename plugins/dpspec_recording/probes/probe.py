@@ -191,6 +191,10 @@ class Probe(StatedFact[F]):
         """The fact until now; None if this training does not show it."""
         return None
 
+    def cautions(self, steps: int, delta: float) -> tuple[str, ...]:
+        """The names of the rules that give a caution on a claim about the steps until now."""
+        return ()
+
     @staticmethod
     def judge(facts: F | None, run: JudgedRun) -> Iterator[Outcome]:
         """The outcomes of the fact. None: the recording lacks it, or the training did not show it."""

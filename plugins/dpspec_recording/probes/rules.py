@@ -188,7 +188,7 @@ class Rules(Probe[RuleFacts]):
                 facts_by_rule[rule.name] = RuleFact(facts=stated)
         return RuleFacts(by_rule=({**facts_by_rule, **self._failed},))
 
-    def fired(self, steps: int, delta: float) -> tuple[str, ...]:
+    def cautions(self, steps: int, delta: float) -> tuple[str, ...]:
         """The names of the rules that give a caution on a claim about the steps until now."""
         header, names = self._header, list[str]()
         run = RuleRun(own_loop=header.is_reported, steps=steps, delta=delta, records=header.records)

@@ -88,7 +88,7 @@ class LoadedWeights(TrainingRule[LoadFacts]):
         self._steps = step.number
 
     def stop(self) -> None:
-        self._settle()
+        self._note_changed_weights()
         for hook in self._undo:
             hook.remove()
         self._undo = []
@@ -110,9 +110,11 @@ class LoadedWeights(TrainingRule[LoadFacts]):
         if not self._before and self._calls < _MOST_CALLS:
             self._before = self._fingerprints()
             if self._optimizer is not None:
-                self._before_step = self._optimizer.register_step_pre_hook(suppressed(lambda *_: self._settle()))
+                self._before_step = self._optimizer.register_step_pre_hook(
+                    suppressed(lambda *_: self._note_changed_weights())
+                )
 
-    def _settle(self) -> None:
+    def _note_changed_weights(self) -> None:
         """Note whether the loads since the last step changed the weights."""
         from dpspec_recording.fingerprints import differ
 

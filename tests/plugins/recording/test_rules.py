@@ -750,7 +750,7 @@ def test_a_rule_of_a_plugin_may_state_a_mapping():
     stated = json.loads(json.dumps(asdict(rules_of(rule).facts())))
     facts = json_records.read(RuleFacts, stated, "here")
     assert Counted.caution(facts.of(rule, Counted.kind)[0], RUN) == "3 steps of a."
-    assert rules_of(rule).fired(100, 1e-5) == ("counted",)
+    assert rules_of(rule).cautions(100, 1e-5) == ("counted",)
 
 
 def test_a_rule_whose_facts_are_of_another_kind_fails_in_the_training():
