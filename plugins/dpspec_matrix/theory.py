@@ -322,7 +322,7 @@ def _allocated(schedule: Schedule, directions: float) -> Reduction:
     ]
     if possible:
         below.append(max(possible, key=lambda item: item[0])[1])
-    # One direction for all steps: the place of one bin chooses its mean, those of several epochs at least the smallest.
+    # One direction for all steps: the place in a bin chooses its mean, places in several epochs at least the smallest.
     if is_one_bin:
         means = _equal_means(product, error_of, lambda means: _log_growth(means / noise))
         if means.min() > 0.0:

@@ -52,7 +52,7 @@ class CustomLoop(Adapter):
             attach_step_hooks(training.optimizer, before, after, training.undo)
         if not self._parts.replay_obstacle:
             tensors = [*model.parameters(), *model.buffers()]
-            self._replays = training.replayer = ReplayedLoop(tensors, training.audits, self._pauses)
+            self._replays = training.replayer = ReplayedLoop(tensors, training.optimizer, training.audits, self._pauses)
             training.undo.callback(self._replays.end)
             training.explain = self._replays.explain_rows
 
@@ -221,6 +221,8 @@ class CustomLoop(Adapter):
 
     def _after_update(self) -> None:
         assert self._training is not None
+        if self._replays is not None:
+            self._replays.update_ends()
         self._events.emit("after_update")
         self.step.updates += 1
         self._training.parameters.advance()

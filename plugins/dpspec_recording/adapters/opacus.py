@@ -188,6 +188,8 @@ class OpacusTraining(Adapter):
 
     def _after_update(self) -> None:
         training = self._training
+        if self._replays is not None:
+            self._replays.update_ends()
         self._events.emit("after_update")
         step, training.step = training.step, PendingStep()
         step.updates = 1

@@ -25,6 +25,7 @@ from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.probes.public_steps import PublicSteps
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.rules import Rules
+from dpspec_recording.probes.updates import Updates
 from dpspec_recording.rules import duplicate_records, loaded_weights, second_optimizer
 from dpspec_recording.rules.duplicate_records import CopyFacts
 from dpspec_recording.rules.loaded_weights import LoadFacts
@@ -67,13 +68,15 @@ def confirmations(
     if run.resumed is not None and received_parts(run.resumed):
         yield "the server has of these records only the weights after each part: no other update, statistic or loss"
     choices = f"checkpoints, stopping by loss{_loads(run)}{_reads(run, script)}"
-    yield f"the released model was chosen without them ({choices})"
-    weights = "frozen, pruned or initial weights"
-    architecture = ("features chosen by labels", "classes", "vocabulary", "layer sizes", weights)
+    model = "model was" if released else "weights follow from recorded ones, and were"
+    yield f"the released {model} chosen without records ({choices})"
+    architecture = ("features chosen by labels", "classes", "vocabulary", "layer sizes")
     map_facts = run.fact(GradientMap)
     is_mapped = map_facts is not None and map_facts.explained
     maps = ["the map of the noisy gradient"] if is_mapped else []
-    constants = joined([*architecture, *maps, *_constants(run, public), f"{run.steps} steps"])
+    constants = joined(
+        [*architecture, "frozen, pruned or initial weights", *maps, *_constants(run, public), f"{run.steps} steps"]
+    )
     yield f"{constants} were not tuned on or computed from them (see how-to/tuning.md)"
     yield (
         "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
@@ -84,6 +87,12 @@ def confirmations(
     if stepped:
         named = joined([*stepped])
         yield f"no number that the script reads from tensors (item, tolist) enters the loss or options of {named}"
+    updates = run.fact(Updates)
+    if updates is not None and updates.optimizer:
+        yield (
+            f"the step of {updates.optimizer} reads the noisy gradients and its own state only: no batch, token, mask "
+            f"or loss ({several(updates.replayed, 'replayed update')} with other records moved none)"
+        )
     public_facts = run.fact(PublicSteps)
     if public_facts is not None and public_facts.is_declared:
         yield f"the data that public= declares holds no record and no copy of one ({public_facts.comparison})"
@@ -125,8 +134,8 @@ def _outside(run: RecordedRun, script: ScriptFacts, *, released: bool) -> Iterat
     is_alone = script.whole and not (script.before or script.after or script.peers or during)
     alone = " (no other one stepped)" if is_alone else ""
     yield (
-        "nothing else was trained on these records by other processes than the script's, or in it by other means than "
-        f"an optimizer of torch{alone}, {_NO_TEACHER}"
+        "nothing else was trained on these records by other processes or earlier runs, or in the script by other means "
+        f"than an optimizer of torch{alone}, {_NO_TEACHER}"
     )
     steps = [*_other_steps(script.before, "before"), *([] if released else _other_steps(script.after, "after"))]
     if steps:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpspec.json_records import Count
 from dpspec_recording.folder.merging import Names, join_by, union, word
@@ -44,8 +44,9 @@ _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
 class UpdateFacts:
     """Updates. recomputed: on copies; different: of these, with another result; failed: that cannot be recomputed.
 
-    optimizer: the class whose updates are not recomputed, empty otherwise. step_hooks: names of functions of the script
-    that a step calls, if it changes gradients.
+    optimizer: the class whose updates are not recomputed, empty otherwise. replayed: its updates that were replayed
+    with other records in the batch; moved: of these, that the records move. step_hooks: names of functions of the
+    script that a step calls, if it changes gradients.
     """
 
     steps: Count = field(metadata=_SUM)
@@ -53,6 +54,8 @@ class UpdateFacts:
     different: Count = field(metadata=_SUM)
     failed: Count = field(metadata=_SUM)
     optimizer: str = field(metadata=join_by(word))
+    replayed: Count = field(metadata=_SUM)
+    moved: Count = field(metadata=_SUM)
     step_hooks: Names = field(metadata=join_by(union))
 
 
@@ -64,6 +67,15 @@ UPDATES = Fault(
     advice="Remove hooks from the optimizer, and change no parameter or state in its step. A loop with arrays moves "
     "its parameters by these updates alone: it puts no earlier weights back, and changes no number in the state of the "
     "optimizer, such as a learning rate by a loss.",
+)
+
+WITH_RECORDS = Fault(
+    name="updates-with-records",
+    assumption="update-rule",
+    title="updates that other records in the batch move, with the noisy gradients as executed",
+    observed="measured",
+    advice="The optimizer's step may read the noisy gradients, its parameters and its own state only: no token, mask, "
+    "loss or length of the batch.",
 )
 
 
@@ -88,6 +100,7 @@ class Updates(Probe[UpdateFacts]):
         from dpspec_recording.watching.optimizer_updates import recomputed_updates
 
         self._training, self._updates = training, recomputed_updates(training.optimizer, training.trained)
+        self._replayer: Any = training.replayer
 
     def before_update(self) -> None:
         """Copy parameters, gradients, options and state."""
@@ -109,6 +122,10 @@ class Updates(Probe[UpdateFacts]):
         else:
             recomputed = {"recomputed": updates.recomputed, "different": updates.different}
             counts = {"steps": updates.steps, "failed": updates.failed, **recomputed}
+        if self._replayer is None:
+            counts |= {"replayed": 0, "moved": 0}
+        else:
+            counts |= {"replayed": self._replayer.own_updates.replayed, "moved": self._replayer.own_updates.moved}
         return UpdateFacts(**counts, optimizer=updates.kind, step_hooks=tuple(updates.hooks))
 
     @staticmethod
@@ -130,6 +147,9 @@ class Updates(Probe[UpdateFacts]):
                 "the state cannot be copied"
             )
             yield Remark(condition="update-rule", text=text)
+        if facts.replayed:
+            note = f"at {facts.replayed} replayed updates of {facts.optimizer}"
+            yield WITH_RECORDS.none_found(facts.moved, note, None, whole=False)
         if _CLASS.fullmatch(facts.optimizer):
             text = f"{facts.optimizer}, whose updates are not recomputed, steps with the noisy gradients only"
             yield Remark(condition="update-rule", text=text, is_doubt=False)

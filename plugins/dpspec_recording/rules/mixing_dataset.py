@@ -75,7 +75,7 @@ class MixingDataset(TrainingRule[MixingFacts]):
         """Copy the dataset without its records: it may compute statistics at its first record."""
         self._loader = setup.loader
         with contextlib.suppress(Exception):  # the dataset cannot be copied
-            self._copies = [copied(dataset, len(dataset), _unchanged) for dataset in datasets_of(setup.loader)]
+            self._copies = [copied(dataset, len(dataset), unchanged) for dataset in datasets_of(setup.loader)]
 
     def stop(self) -> None:
         """Read some records again after the training."""
@@ -148,7 +148,7 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
     with restored_generators():
         for index in source.sample(range(count), min(_READ, count)):
             shift, *further = (source.randrange(1, count) for _ in range(_SHIFTS))
-            record, again = (_read(dataset, index, _unchanged) for _ in range(2))
+            record, again = (_read(dataset, index, unchanged) for _ in range(2))
             if distance(record, again):  # random numbers of other generators
                 continue
             reads.append((index, shift, record))
@@ -169,7 +169,7 @@ def mixed_records(dataset: Any) -> tuple[int, int]:
             changed_others = _Change(of_records, _with_others, index, shift)
             before = [(index + step) % count for step in (1, 2) if step % count]
             alone = record, _read(dataset, index, changed_others)
-            after = (_read(dataset, index, change, before) for change in (_unchanged, changed_others))
+            after = (_read(dataset, index, change, before) for change in (unchanged, changed_others))
             mixed += (
                 distance(*alone) > 0.0
                 or distance(*after) > 0.0
@@ -224,7 +224,8 @@ class _Change:
 _Changes = Callable[[Any, bool], Any]
 
 
-def _unchanged(values: Any, _: bool) -> Any:
+def unchanged(values: Any, _: bool) -> Any:
+    """Leave all values."""
     return values
 
 
@@ -255,11 +256,12 @@ def copied(dataset: Any, count: int, change: _Changes, depth: int = 0) -> Any:
     count = len(dataset) if hasattr(kind, "__len__") else count  # a nested dataset may have other records
     clone = object.__new__(_with_globals(kind, count, change, depth))
     for name, value in vars(dataset).items():
-        clone.__dict__[name] = _changed(value, count, change, depth)
+        clone.__dict__[name] = copied_value(value, count, change, depth)
     return clone
 
 
-def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
+def copied_value(value: Any, count: int, change: _Changes, depth: int) -> Any:
+    """A copy of an attribute or variable, with changes of those that have a value for each record, and of arrays."""
     import numpy as np
     import torch
 
@@ -277,12 +279,12 @@ def _changed(value: Any, count: int, change: _Changes, depth: int) -> Any:
         return _cloned(value) if size <= _MOST_VALUES else value
     if isinstance(value, list | dict | set | collections.deque):  # such as a cache
         if isinstance(value, dict):
-            return {key: _changed(entry, count, change, _DEPTH) for key, entry in value.items()}
+            return {key: copied_value(entry, count, change, _DEPTH) for key, entry in value.items()}
         if type(value) is list and len(value) <= _MOST_ENTRIES:  # such as the sorted columns
-            return [_changed(entry, count, change, _DEPTH) for entry in value]
+            return [copied_value(entry, count, change, _DEPTH) for entry in value]
         return copy.copy(value)
     if isinstance(value, tuple) and type(value) is tuple:
-        return tuple(_changed(entry, count, change, depth) for entry in value)
+        return tuple(copied_value(entry, count, change, depth) for entry in value)
     is_plain = getattr(type(value), "__new__", None) is object.__new__ and not isinstance(value, types.ModuleType)
     return copied(value, count, change, depth + 1) if is_plain and hasattr(value, "__dict__") else value
 
@@ -300,7 +302,7 @@ def _with_globals(kind: Any, count: int, change: _Changes, depth: int) -> Any:
     for name, function in functions.items():
         read = {key: function.__globals__[key] for key in function.__code__.co_names if key in function.__globals__}
         replaced_globals = {
-            key: _changed(value, count, change, depth) for key, value in read.items() if _is_data(value, count)
+            key: copied_value(value, count, change, depth) for key, value in read.items() if _is_data(value, count)
         }
         cells = tuple(_cell(cell, count, change, depth) for cell in function.__closure__ or ())
         if replaced_globals or any(
@@ -318,7 +320,7 @@ def _cell(cell: Any, count: int, change: _Changes, depth: int) -> Any:
         value = cell.cell_contents
     except ValueError:  # empty
         return cell
-    return types.CellType(_changed(value, count, change, depth)) if _is_data(value, count) else cell
+    return types.CellType(copied_value(value, count, change, depth)) if _is_data(value, count) else cell
 
 
 def _is_data(value: Any, count: int) -> bool:

@@ -27,6 +27,7 @@ from dpspec_recording.step_replay.carried_values import CarriedValues
 from dpspec_recording.step_replay.facts import ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
+from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 from dpspec_recording.step_replay.watch import ALWAYS, chosen
 
@@ -61,8 +62,14 @@ class ReplayedLoop:
         abstained: The reason why the last step that was not replayed was not; empty if all were.
     """
 
-    def __init__(self, model_tensors: Sequence[Tensor], audits: AuditedSteps, pauses: Pauses) -> None:
-        """model_tensors: the parameters and buffers of the model."""
+    def __init__(
+        self,
+        model_tensors: Sequence[Tensor],
+        optimizer: torch.optim.Optimizer | None,
+        audits: AuditedSteps,
+        pauses: Pauses,
+    ) -> None:
+        """model_tensors: the parameters and buffers of the model. optimizer: torch's, if the loop has one."""
         self._audits, self._pauses, self._calls = audits, pauses, StepCalls(pauses)
         self._known = {id(tensor) for tensor in model_tensors}
         self._parameters = [tensor for tensor in model_tensors if tensor.requires_grad]
@@ -76,12 +83,14 @@ class ReplayedLoop:
         self._values_of_batch = CarriedValues(self._parameters, self._pauses)
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
+        self.own_updates = OwnUpdates(optimizer, self._parameters)
         self._batch_tensors: list[Tensor] = []
         #: By tensor of the batch that was taken from it: tensors with a row for each record of the dataset.
         self._sources: dict[int, Tensor] = {}
         self._find_records: Callable[[], HeldRecords] | None = None  # finds the records of the batch in the step
         self._reported: dict[str, tuple[list[Tensor], list[Tensor], int]] = {}
         self._update: tuple[list[Tensor], list[Tensor], int] | None = None
+        self._update_end = 0  # the number of operations when the update was over
         self._shapes: tuple[list[torch.Size], list[torch.Size]] | None = None  # of the map's tensors
         self._earlier: list[weakref.ref[Tensor]] = []  # the reported sum of the step before
         self.abstained = ""
@@ -127,8 +136,10 @@ class ReplayedLoop:
             self._trace.stop()
             if _QUANTITIES[0] in self._reported:
                 self._values_of_batch.follow(self._trace.operations[self._reported[_QUANTITIES[0]][2] :])
+            self._replay_update(self._trace)
             self._trace = None
-        self._batch_tensors, self._find_records, self._reported, self._update = [], None, {}, None
+        self._batch_tensors, self._find_records, self._reported = [], None, {}
+        self._update, self._update_end = None, 0
         self._calls.stop()
 
     def note(self, quantity: str, tensors: Sequence[Tensor]) -> None:
@@ -146,6 +157,25 @@ class ReplayedLoop:
         if self._trace is not None and not self._trace.failure:
             values = [gradient.detach().clone() for gradient in gradients]
             self._update = [*gradients], values, len(self._trace.operations)
+
+    def update_ends(self) -> None:
+        """The optimizer has moved the parameters."""
+        if self._trace is not None and self._update is not None:
+            self._update_end = len(self._trace.operations)
+
+    def _replay_update(self, trace: StepTrace) -> None:
+        if self._update is None or not self._update_end or self._find_records is None:
+            return
+        gradients, values, start = self._update
+        self.own_updates.replay(
+            trace,
+            gradients,
+            values,
+            start=start,
+            end=self._update_end,
+            batch=self._batch_tensors,
+            find_records=self._find_records,
+        )
 
     def explain_rows(self, _: str, values: Sequence[Tensor], gradients: Sequence[Tensor], __: bool) -> bool:
         """:meth:`explain` for one row of sums, one of noise, and one of gradients."""

@@ -76,6 +76,8 @@ class GradientMap:
         sources_end: int = 0,
         parameters: Collection[int],
         public_ends: Mapping[int, int] | None = None,
+        options: Collection[float] = (1.0,),
+        inputs_end: int | None = None,
     ) -> None:
         """Find the operations.
 
@@ -88,8 +90,13 @@ class GradientMap:
             sources_end: The number of operations when the sources had their values: earlier writes to a source make it.
             parameters: Addresses of the memory of parameters.
             public_ends: Addresses of public batches, with the number of operations when they had their values.
+            options: Positive numbers. Operations use a number that the script read also by its product with one of
+                them, or as divisor of one, as of a learning rate.
+            inputs_end: The number of operations when the inputs had their values, if later ones overwrite them, as an
+                update does its state.
         """
-        self._trace, self._sources, self._targets, self._end = trace, list(sources), list(targets), end
+        self._inputs_end = end if inputs_end is None else inputs_end
+        self._trace, self._sources, self._targets = trace, list(sources), list(targets)
         operations, source_addresses = trace.operations[:end], {address_of(tensor) for tensor in sources} - {0}
         written = list(map(_writes, operations))
         ends = {**(public_ends or {}), **dict.fromkeys(source_addresses, min(sources_end, end))}
@@ -132,9 +139,10 @@ class GradientMap:
         factors = {abs(leaf) for operation in (*steps_of_map, *steps_of_reads) for leaf in _numbers(operation)}
         used = [
             tensor
-            for _, tensors, read in reads
+            for number, tensors, read in reads
             if not read.is_integer()
-            and any(math.isclose(abs(read), f) or math.isclose(1.0, abs(read) * f) for f in factors)
+            and number <= self._inputs_end
+            and any(math.isclose(abs(read) * c, f) or math.isclose(c, abs(read) * f) for f in factors for c in options)
             for tensor in tensors
         ]
         read_tensors += used
@@ -189,7 +197,10 @@ class GradientMap:
         """Whether other records move the results, and the numbers that the script read; as :meth:`moves`."""
         if not self.inputs:
             return False, False
-        same, step = self.apply(values), self._trace.part(self._trace.operations[: self._end], self._trace.before)
+        same, step = (
+            self.apply(values),
+            self._trace.part(self._trace.operations[: self._inputs_end], self._trace.before),
+        )
         executed = step.replay([], self.inputs)
         locations = find_records()
         are_results = are_reads = False

@@ -27,6 +27,7 @@ from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec_recording.step_replay.measure import StepReplay, measure
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
+from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.record_tables import reads_record_table
 from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
 
@@ -111,6 +112,8 @@ class ReplayedSteps:
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.own_updates = OwnUpdates(getattr(optimizer, "original_optimizer", None), parameters)
         #: The steps of other optimizers, whose gradients may read records.
         self.others = OtherOptimizers(
             [p for p in model.parameters() if p.requires_grad], [*model.parameters(), *model.buffers()], public
@@ -122,6 +125,7 @@ class ReplayedSteps:
         self._records: DrawnRecords | None = None  # the same in their dataset
         self._is_noised = False  # whether the trace continues from the noise to the update
         self._sources: list[Tensor] = []
+        self._values: list[Tensor] = []  # of the gradients when an update begins that is replayed
         self._sources_end = self._noised = 0  # operations up to the values of the sources, and up to the noise
 
     @property
@@ -436,6 +440,25 @@ class ReplayedSteps:
         """The inner optimizer gets these gradients, and may change them."""
         if self._trace is not None and self._is_noised:
             self._sources, self._sources_end = list(gradients), len(self._trace.operations)
+            if self.own_updates.is_own:
+                self._values = [gradient.detach().clone() for gradient in gradients]
+
+    def update_ends(self) -> None:
+        """The inner optimizer has moved the parameters."""
+        if self.finds_maps and self.own_updates.is_own:
+            self._pause(self._replay_update)
+
+    def _replay_update(self, trace: StepTrace) -> None:
+        batch = self._traced_batch(trace)
+        self.own_updates.replay(
+            trace,
+            self._sources,
+            self._values,
+            start=self._sources_end,
+            end=len(trace.operations),
+            batch=batch,
+            find_records=partial(self._find_records, trace, batch, self._drawn()),
+        )
 
     def _pause(self, observe: Callable[[StepTrace], None]) -> None:
         trace = self._trace
@@ -548,7 +571,7 @@ class ReplayedSteps:
 
     def stop(self, *, keep: bool = False) -> None:
         """End the trace, and unless ``keep`` discard it."""
-        self._is_noised, self._sources = False, []
+        self._is_noised, self._sources, self._values = False, [], []
         self._calls.stop()
         if self._trace is None:
             return

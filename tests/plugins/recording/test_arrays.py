@@ -110,7 +110,7 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     assert {"loop-reports", "model-state", "update-rule"} <= {one.name for one in found.assumptions}
     *_, end = found.run.folder.steps()
     assert end.of(Updates) == UpdateFacts(
-        steps=0, recomputed=0, different=0, failed=0, optimizer="LoopUpdate", step_hooks=()
+        steps=0, recomputed=0, different=0, failed=0, optimizer="LoopUpdate", replayed=0, moved=0, step_hooks=()
     )
 
 
@@ -120,7 +120,9 @@ def test_updates_of_optax_are_repeated(optax: Any, tmp_path: Path) -> None:
     assert found.status == ("proved", "no-deviation-found")
     assert "clipping by coordinates or layers leaves longer ones" in " ".join(found.audit.recording.confirm)
     *_, end = found.run.folder.steps()
-    assert end.of(Updates) == UpdateFacts(steps=40, recomputed=40, different=0, failed=0, optimizer="", step_hooks=())
+    assert end.of(Updates) == UpdateFacts(
+        steps=40, recomputed=40, different=0, failed=0, optimizer="", replayed=0, moved=0, step_hooks=()
+    )
     assert "update-rule" not in {one.name for one in found.assumptions}
     (check,) = [one for one in found.checks if one.assumption == "update-rule"]
     assert (check.note, check.detectable) == ("at 40 of 40 steps", 2.0**-16)

@@ -123,7 +123,9 @@ HONEST: dict[type[Probe[Any]], Any] = {
     Passes: PassFacts(passes=100, moved=0, steps=100, unseen=0, compared=100),
     OptimizerState: OptimizerStateFacts(restated=0, resumed=False),
     LossScaler: LossScalerFacts(used=False),
-    Updates: UpdateFacts(steps=100, recomputed=100, different=0, failed=0, optimizer="", step_hooks=()),
+    Updates: UpdateFacts(
+        steps=100, recomputed=100, different=0, failed=0, optimizer="", replayed=0, moved=0, step_hooks=()
+    ),
     OtherEngines: OtherEngineFacts(steps=0),
     Rules: RuleFacts(by_rule=({**{rule.name: RuleFact(facts={}) for rule in RULES}, "second-optimizer": ALONE},)),
     Batches: BatchFacts(unused=1, passed_over=0),

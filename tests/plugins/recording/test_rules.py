@@ -719,7 +719,7 @@ def test_a_caution_stays_where_warnings_are_errors(capsys):
     observed = rules_of(early)
     observed.after_step(PendingStep(number=1))
     assert observed.facts().failed == ()
-    assert observed.fired(100, 1e-5) == ("early",)
+    assert observed.cautions(100, 1e-5) == ("early",)
     assert "rule early: The seed is 3. Draw it." in capsys.readouterr().err
 
 

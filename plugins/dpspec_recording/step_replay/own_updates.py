@@ -1,0 +1,87 @@
+"""Updates of an optimizer's class whose updates are not recomputed, replayed with other records in the batch.
+
+The mistake: the step of the script's own class reads the batch, as a lazy optimizer does that moves the used rows of an
+embedding only. With the noisy gradients as executed and other records in the batch, the parameters get other values.
+
+Updates of torch's classes are recomputed instead (:mod:`dpspec_recording.watching.optimizer_updates`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from dpspec_recording.step_replay.gradient_map import GradientMap
+from dpspec_recording.step_replay.held_records import HeldRecords
+from dpspec_recording.step_replay.trace import StepTrace, address_of
+from dpspec_recording.watching.optimizer_updates import STEPS
+
+
+class OwnUpdates:
+    """Replays the updates of traced steps.
+
+    Attributes:
+        replayed: The number of replayed updates.
+        moved: Of these, the number that other records move, or whose numbers they change.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer | None, parameters: Sequence[Tensor]) -> None:
+        """optimizer: the one that trains these parameters, if torch's class observes it."""
+        self._optimizer, self._parameters = optimizer, parameters
+        self.replayed = self.moved = 0
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the optimizer's class is another one than torch's."""
+        return self._optimizer is not None and type(self._optimizer) not in STEPS
+
+    def replay(
+        self,
+        trace: StepTrace,
+        gradients: Sequence[Tensor],
+        values: Sequence[Tensor],
+        *,
+        start: int,
+        end: int,
+        batch: Sequence[Tensor],
+        find_records: Callable[[], HeldRecords],
+    ) -> None:
+        """Replay the update of a traced step with other records. An update that cannot be repeated counts as none.
+
+        Args:
+            trace: The stopped trace of the step.
+            gradients: The optimizer's gradients.
+            values: The values of the gradients when the update began.
+            start: The number of operations before the update.
+            end: The number of operations after it.
+            batch: The tensors of the step with a row for each record.
+            find_records: Finds the records of the batch in the trace.
+        """
+        if self._optimizer is None or not self.is_own or trace.failure:
+            return
+        with contextlib.suppress(Exception):  # operations that cannot be repeated
+            update = GradientMap(
+                trace,
+                gradients,
+                self._parameters,
+                start=start,
+                end=end,
+                sources_end=start,
+                inputs_end=start,
+                parameters={address_of(parameter) for parameter in self._parameters},
+                options=_options(self._optimizer),
+            )
+            self.moved += update.moves(values, batch, find_records)
+            self.replayed += 1
+
+
+def _options(optimizer: torch.optim.Optimizer) -> set[float]:
+    """The numbers by which a step may multiply or divide one that the script read, such as the learning rate."""
+    leaves = tree_leaves(
+        [[value for name, value in group.items() if name != "params"] for group in optimizer.param_groups]
+    )
+    return {1.0, *(abs(leaf) for leaf in leaves if type(leaf) is float and leaf)}
