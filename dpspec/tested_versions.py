@@ -17,12 +17,17 @@ TESTED: Final[Mapping[str, tuple[str, str]]] = {
 #: Private functions and modules of torch.
 PRIVATE_FUNCTIONS: Final = (
     "torch._C._DisableFuncTorch",
+    "torch._C._functorch.get_unwrapped",
+    "torch._C._functorch.is_functorch_wrapped_tensor",
     "torch._C._functorch.peek_interpreter_stack",
     "torch._C.DisableTorchFunction",
+    "torch._C.NumberType",
+    "torch._C.TensorType",
     "torch.distributed.distributed_c10d._get_default_store",
     "torch.nn.modules.batchnorm._BatchNorm",
     "torch.nn.modules.dropout._DropoutNd",
     "torch.nn.modules.instancenorm._InstanceNorm",
+    "torch.ops.aten._foreach_zero_",
     "torch.ops.aten._local_scalar_dense",
     "torch.ops.aten._to_copy",
     "torch.ops.aten._unique2",

@@ -21,7 +21,7 @@ from dpspec.reporters.provenance import DATA_DIGEST, Row, command, of_audit, of_
 from dpspec.reporters.summary import answer
 from dpspec.results.evidence_weight import proven_curves
 from dpspec.results.void_bounds import for_readers
-from dpspec.text import spaced
+from dpspec.text import json_text, spaced
 from dpspec.version import VERSION
 
 #: The version of the JSON.
@@ -161,7 +161,7 @@ def render_json(result: Result, *, internal: bool = False) -> str:
         "created": result.created,
         "statements": [_statement(subject, matrix) for subject, matrix in _subjects(result)],
     }
-    return json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+    return json_text(json.dumps(document, indent=2, allow_nan=False)) + "\n"
 
 
 def _statement(result: Result, matrix: Matrix | None) -> dict[str, Json]:

@@ -225,6 +225,20 @@ def _smallest(values: Floats) -> float:
     return float(values.min())
 
 
+def _smallest_sum(means: Floats, epochs: int) -> float:
+    """The sum of each epoch's smallest mean."""
+    return float(means.reshape(epochs, -1).min(axis=1).sum())
+
+
+def _log_growth(means: Floats) -> float:
+    """ln of 1 + the chi-square divergence from N(0, 1) of one of the means with equal probability, and variance 1.
+
+    The means are large where the smallest one decides little: 16 bands of the square root in 4 epochs of 16 steps lose
+    0.3 % of their lower end if the smallest mean chooses the direction.
+    """
+    return float(np.logaddexp.reduce(np.outer(means, means), axis=None)) - 2.0 * math.log(len(means))
+
+
 def _projected_samples(projections: Sequence[tuple[int, float]], rate: float, noise: float) -> Phases:
     """Poisson samples of blocks of steps, whose numbers and smallest means are the ``projections``."""
     counts = np.array([count for count, _ in projections])
@@ -308,12 +322,15 @@ def _allocated(schedule: Schedule, directions: float) -> Reduction:
     ]
     if possible:
         below.append(max(possible, key=lambda item: item[0])[1])
-    means = _equal_means(product, error_of, lambda values: float(values.reshape(epochs, bins).min(axis=1).sum()))
-    if is_one_bin and means.min() > 0.0:  # one direction for all steps
-        below.append(((Mixture(means, np.full(bins, 1.0 / bins), noise), 1),))
-    shift = float(np.maximum(means.reshape(epochs, bins).min(axis=1), 0.0).sum())
-    if not is_one_bin and shift > 0.0:
-        below.append(_shift(shift / noise, up=False))
+    # One direction for all steps: the place of one bin chooses its mean, those of several epochs at least the smallest.
+    if is_one_bin:
+        means = _equal_means(product, error_of, lambda means: _log_growth(means / noise))
+        if means.min() > 0.0:
+            below.append(((Mixture(means, np.full(bins, 1.0 / bins), noise), 1),))
+    else:
+        means = _equal_means(product, error_of, lambda means: _smallest_sum(means, epochs))
+        if (shift := max(0.0, _smallest_sum(means, epochs))) > 0.0:
+            below.append(_shift(shift / noise, up=False))
     change = math.sqrt(max(0.0, float(np.diag(product - error_of)[:bins].min()) * (1.0 - _NORM)))
     return Reduction(
         above[:1] if is_exact else above,

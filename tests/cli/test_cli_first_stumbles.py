@@ -70,7 +70,7 @@ def test_a_step_of_pre_processing_is_told_once(dpspec: Callable[..., object], pi
     ended = dpspec("validate", "mine.yaml", "--set", f"mechanism.pipeline={pipeline}")
     assert [line.split("error[")[1].split("]")[0] for line in ended.out.splitlines() if "error[" in line] == codes
     if codes == ["missing-key"]:
-        assert "mechanism.pipeline[0] needs one of impute, deduplicate, quantise, pca, scale" in ended.out
+        assert "mechanism.pipeline[0] needs one of impute, deduplicate, quantise, pca, dp-pca, scale" in ended.out
     if codes == ["wrong-type"]:
         assert "write pipeline: [{...}]" in ended.out
 
