@@ -32,8 +32,6 @@ WORDING = {
     "verdict.reason.removeprefix('Not proved: ')",
     "verdict.text.split()",
     "re.split(';|\\\\. ', stated.text, maxsplit=1)",
-    # The text of a test is the key of the coarser one.
-    "assumption.test not in coarse",
 }
 
 

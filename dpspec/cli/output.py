@@ -24,6 +24,7 @@ from dpspec.errors import Diagnostic, DpspecError, ExitCode, UsageError
 from dpspec.text import closest, did_you_mean, harmless, listed, quoted
 
 if TYPE_CHECKING:
+    from dpspec.contract import Reporter
     from dpspec.contract.catalog import Catalog, Offered
     from dpspec.contract.results import Result
 
@@ -150,11 +151,27 @@ def require_known(kind: str, name: str, names: Collection[str], label: str = "va
 
 
 def find_format(name: str, catalog: Catalog) -> Callable[..., str]:
+    """The function of a format, of dpspec or a plugin, which sees no more of a result than it may show.
+
+    Without ``internal`` it receives a redacted result. Unless the format has ``void_bounds``, the result has no bounds
+    of runs that deviate.
+    """
     from dpspec.contract.catalog import PROJECT_HINT
     from dpspec.registry.loader import resolve
 
     require_known("report format", name, sorted(catalog.reporters), hint=PROJECT_HINT)
-    return cast("Callable[..., str]", resolve(catalog.reporters[name].provider.render))
+    reporter: Reporter = catalog.reporters[name].provider
+    code = cast("Callable[..., str]", resolve(reporter.render))
+
+    def render(result: Result, *, internal: bool) -> str:
+        from dpspec.results.redact import redact
+        from dpspec.results.void_bounds import for_readers
+
+        if not reporter.void_bounds:
+            return code(for_readers(result, internal=internal), internal=internal)
+        return code(result if internal else redact(result), internal=internal)
+
+    return render
 
 
 def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> None:
@@ -165,14 +182,9 @@ def show_on_terminal(result: Result, *, internal: bool, brief: bool = False) -> 
 
 
 def write_reports(reports: Sequence[RequestedReport], result: Result, *, internal: bool) -> None:
-    """Render and write each report, also after the failure of another. Raises the first failure at the end.
-
-    Without ``internal`` every format, also of a plugin, receives a redacted result.
-    """
+    """Render and write each report, also after the failure of another. Raises the first failure at the end."""
     from dpspec.registry.loader import mark
-    from dpspec.results.redact import redact
 
-    result = result if internal else redact(result)
     failures: list[BaseException] = []
     for report in reports:
         try:

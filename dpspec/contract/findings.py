@@ -95,6 +95,7 @@ class Assumption:
 
     Attributes:
         settled: Whether an unchecked status counts the checks of the run already, so that they do not change it.
+        privacy: The class of ``detectable``, from the check of the run.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Assumption:
     level: float | None = None
     detectable: float | None = None
     settled: bool = False
+    privacy: Privacy = "public"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -188,12 +188,18 @@ class Backend(TrialProvider):
 
 @dataclass(frozen=True, kw_only=True)
 class Reporter:
-    """A report format. ``render`` names a function ``(result, *, internal: bool) -> str``."""
+    """A report format. ``render`` names a function ``(result, *, internal: bool) -> str``.
+
+    Attributes:
+        void_bounds: Whether the function receives bounds, curves and remedies of an executed run that deviates. They do
+            not apply to this run. Only a format for programs, which states the conformance, should have them.
+    """
 
     format: str
     summary: str
     render: str
     suffix: str
+    void_bounds: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

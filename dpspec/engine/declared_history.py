@@ -413,7 +413,8 @@ def check_history(
         NothingToRunError: The history has no release.
         UsageError: An argument is invalid.
     """
-    from dpspec.engine.stated_claim import StatedClaim, run_document, spec_name
+    from dpspec.engine.stated_claim import StatedClaim, run_spec, spec_name
+    from dpspec.language.load import from_document
     from dpspec.registry.loader import load_catalog
 
     sizes = (group_size,) if isinstance(group_size, int) else tuple(dict.fromkeys(group_size))
@@ -442,7 +443,8 @@ def check_history(
         "--group-size": sizes if sizes != (1,) else (),
     }
     command = ["dpspec", "check", "--history", declared.file or "FILE"]
-    return run_document(document, catalog or load_catalog(), command, options)
+    catalog = catalog or load_catalog()
+    return run_spec(from_document(document, catalog), catalog, command, options)
 
 
 def headline(history: History) -> str:

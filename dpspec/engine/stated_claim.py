@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
-from dpspec.contract import FrozenMap, Json
+from dpspec.contract import FrozenMap, Json, Spec
 from dpspec.contract.catalog import Catalog
 from dpspec.errors import UsageError
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 #: The id of the claim.
 CLAIM = "claim"
+
+#: The largest number of group sizes in a spec.
+_MOST_SIZES = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +38,8 @@ class StatedClaim:
         """The block ``claims`` of a spec."""
         if self.epsilon is None:
             return []
-        stated = {"kind": "approx-dp", "epsilon": self.epsilon, "delta": self.delta}
-        return [{"id": CLAIM, **stated, "group_size": self.group_sizes[0]}]
+        stated = {"kind": "approx-dp", "epsilon": float(self.epsilon), "delta": float(self.delta)}
+        return [{"id": CLAIM, **stated, "group_size": int(self.group_sizes[0])}]
 
     def require_valid(self) -> None:
         """Raise ``UsageError`` for a value of another type or outside its range."""
@@ -53,25 +56,23 @@ class StatedClaim:
             raise UsageError(f"--epsilon must be finite and not negative, got {self.epsilon!r}")
         if any(not 1 <= size <= 10_000 for size in self.group_sizes):
             raise UsageError("--group-size must be from 1 to 10000")
+        if not 1 <= len(sizes) <= _MOST_SIZES:
+            raise UsageError(f"--group-size must be 1 to {_MOST_SIZES} numbers, got {len(sizes)}")
 
 
 def spec_name(text: str) -> str:
-    """A text as the name of a spec, which has no spaces."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60].strip("-.")
+    """A text as the name of a spec, which has no spaces and begins with a letter or digit; "" if the text has none."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:60].strip("-.").lstrip("-._")
 
 
-def run_document(
-    document: Mapping[str, Json], catalog: Catalog, command: Sequence[str], options: Mapping[str, Sequence[object]]
-) -> Result:
-    """The result of a spec without trials that a command with options wrote; the environment names the command."""
+def run_spec(spec: Spec, catalog: Catalog, command: Sequence[str], options: Mapping[str, Sequence[object]]) -> Result:
+    """The result of a spec without trials that a command with options made; the environment names the command."""
     from dpspec.engine.remedies import Search
     from dpspec.engine.running import runner
     from dpspec.engine.storage.trial_store import Store
-    from dpspec.language.load import from_document
 
     with tempfile.TemporaryDirectory() as folder:
-        spec, search = from_document(document, catalog), Search(catalog)
-        result = runner.run([spec], catalog, store=Store(folder), train=False, remedies=search)
+        result = runner.run([spec], catalog, store=Store(folder), train=False, remedies=Search(catalog))
     option_words = [word for option, values in options.items() for value in values for word in (option, str(value))]
     environment = FrozenMap({**result.environment, "command": [*command, *option_words]})
     return dataclasses.replace(result, environment=environment, requires_claim=True)

@@ -35,7 +35,7 @@ from dpspec.language.compose import (
 )
 from dpspec.language.problems import problems
 from dpspec.language.rewrite import split_claims, unused_settings
-from dpspec.language.validate import PLUGIN_CODES, Checked, check
+from dpspec.language.validate import PLUGIN_CODES, Checked, check, complete
 from dpspec.language.yaml_source import MAX_BYTES, SUFFIXES, Node, Origin, locate, origin, plain, read_yaml, to_yaml
 from dpspec.regular_files import NotRegularError, open_regular
 from dpspec.text import quoted
@@ -170,13 +170,28 @@ def from_document(
 ) -> Spec:
     """Rebuild the spec of a resolved document; ``name`` includes the cell. Raises ``SpecError`` or ``PluginError``."""
     checked = check(thaw(document), catalog)
+    _require_no_errors(checked)
+    name = checked.document["name"] if name is None else name
+    return build(checked, name=name, cell=FrozenMap(cell), origin=Origin(), directory=directory)
+
+
+def from_command(document: Mapping[str, Json], catalog: Catalog) -> Spec:
+    """The spec of a document that a command wrote from valid parts, see :func:`dpspec.language.validate.complete`.
+
+    Raises:
+        PluginError: A provider is missing or broken.
+    """
+    checked = complete(thaw(document), catalog)
+    _require_no_errors(checked)
+    return build(checked, name=checked.document["name"], cell=FrozenMap(), origin=Origin(), directory=".")
+
+
+def _require_no_errors(checked: Checked) -> None:
     errors = [d for d in checked.diagnostics if d.severity == "error"]
     if plugins_only(errors):
         raise PluginError("; ".join(d.message for d in errors), errors)
     if errors:
         raise SpecError(errors)
-    name = checked.document["name"] if name is None else name
-    return build(checked, name=name, cell=FrozenMap(cell), origin=Origin(), directory=directory)
 
 
 def _mapping_family(number: int, document: Mapping[str, Json]) -> tuple[Path, Family]:

@@ -303,6 +303,10 @@ def cast(schema: Json, value: Json) -> Json:
     return _resolved(schema, value, casting=True)
 
 
+#: Keywords of defaults and of types. A condition on other keywords changes no value.
+_RESOLVED = {"properties", "additionalProperties", "items", "type", "format", "allOf", "if"}
+
+
 def _resolved(schema: Json, value: Json, *, casting: bool) -> Json:
     if not isinstance(schema, Mapping):
         return value
@@ -330,7 +334,7 @@ def _resolved(schema: Json, value: Json, *, casting: bool) -> Json:
             value = int(value)
     for part in schema.get("allOf", ()):
         value = resolved(part, value)
-    if "if" in schema:
+    if "if" in schema and any(_RESOLVED & set(schema.get(branch, ())) for branch in ("then", "else")):
         value = resolved(schema.get("then" if is_valid(schema["if"], value) else "else"), value)
     return value
 

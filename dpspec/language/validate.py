@@ -332,6 +332,36 @@ class Checked:
         self.document["mechanism"] = {"kind": provider.kind, **base, "phases": filled}
 
 
+def _top() -> Plain:
+    """The schema of the keys of a document. Composition has consumed some; claims are checked separately."""
+    top = dict(core("spec"))
+    for key in ("dpspec", "extends", "matrix", "claims"):
+        top["properties"] = {**top["properties"], key: {"description": top["properties"][key]["description"]}}
+    return top
+
+
+def complete(document: dict[str, Json], catalog: Catalog) -> Checked:
+    """A document that a command wrote from valid parts: defaults and converted numbers, without validation.
+
+    It has one mechanism without phases, and no model, loss or attack. Diagnostics name the providers that are missing.
+    """
+    checked = Checked(fill(_top(), document), catalog)
+    document = checked.document
+    mechanism, dataset, backend = map(checked.provider, ("mechanism", "data", "training"))
+    if checked.diagnostics:
+        return checked
+
+    def completed(schema: Plain, block: Json) -> Json:
+        return cast(schema, fill(schema, block))
+
+    document["mechanism"] = completed(blocks.mechanism_block(mechanism), document["mechanism"])
+    document["data"] = completed(blocks.kind_block("data", dataset), document["data"])
+    document["training"] = completed(blocks.training_block(backend), document["training"])
+    document["threat_model"] = completed(blocks.threat_model_block(mechanism), document["threat_model"])
+    document["claims"] = [completed(claim_block(claim["kind"], mechanism), claim) for claim in document["claims"]]
+    return checked
+
+
 def check(document: dict[str, Json], catalog: Catalog) -> Checked:
     version = document.get("dpspec")
     if version is not None and (isinstance(version, bool) or version != VERSION):
@@ -340,10 +370,7 @@ def check(document: dict[str, Json], catalog: Catalog) -> Checked:
         hint = f"write dpspec: {VERSION}, or install a dpspec release that supports this version"
         wrong = [Diagnostic(code="unsupported-version", message=message, path=("dpspec",), help=hint)]
         return Checked(document, catalog, wrong)
-    # Composition has consumed some keys; claims are checked separately.
-    top = dict(core("spec"))
-    for key in ("dpspec", "extends", "matrix", "claims"):
-        top["properties"] = {**top["properties"], key: {"description": top["properties"][key]["description"]}}
+    top = _top()
     checked = Checked(fill(top, document), catalog, list(problems(top, document)))
     document = checked.document
     commands: list[str] = []  # that install the missing packages

@@ -100,8 +100,17 @@ _FORMATS = (
     ("csv", "One row per claim, for spreadsheets and data frames", "data_files:render_csv", ".csv"),
 )
 
+#: The formats with all numbers of a result: with the conformance in each, for programs.
+_WITH_ALL_NUMBERS = frozenset({"json", "html", "csv"})
+
 REPORTERS = tuple(
-    dps.Reporter(format=name, summary=summary, render=f"dpspec.reporters.{render}", suffix=suffix)
+    dps.Reporter(
+        format=name,
+        summary=summary,
+        render=f"dpspec.reporters.{render}",
+        suffix=suffix,
+        void_bounds=name in _WITH_ALL_NUMBERS,
+    )
     for name, summary, render, suffix in _FORMATS
 )
 

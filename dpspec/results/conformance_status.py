@@ -121,22 +121,19 @@ def join_checks(findings: Sequence[Finding], checks: Sequence[Check], family: in
     )
 
 
-def rejecting(check: Check, *, p_value: bool = True) -> str:
-    """The test of an assumption of the declared mechanism, if the check rejects the executed run."""
-    return f"{check.test}: rejected for the executed run{f', p = {upper(check.p_value)}' if p_value else ''}"
-
-
 def _joined(assumption: Assumption, check: Check | None, pipeline: str, family: int) -> Assumption:
     if check is None or assumption.status == "false" or (assumption.settled and assumption.status == "unchecked"):
         return assumption
-    tested = replace(assumption, test=check.test, level=LEVEL / family, detectable=check.detectable)
+    tested = replace(
+        assumption, test=check.test, level=LEVEL / family, detectable=check.detectable, privacy=check.privacy
+    )
     constants = _on_a_neighbour(check)
     if rejected(check, family):
         if constants:
             return replace(tested, status="false", text=f"{check.note}: rejected by {check.test}")
         if pipeline == "executed":
             return replace(tested, status="false")
-        return replace(tested, test=rejecting(check))
+        return replace(tested, test=f"{check.test}: rejected for the executed run")
     if (
         constants
         or assumption.status == "by-construction"

@@ -5,23 +5,25 @@ and the reason of a verdict, the evidence of a quantity without public findings,
 trial's evidence. ``left_out`` counts the removed values of each audit, which ``verify`` compares.
 
 A check on the rows keeps only its rejection and rough size: the power of ten of a small p-value, and one digit of the
-detectable deviation. The conformance's sentence and the assumptions of findings are rebuilt from these.
+detectable deviation. The conformance's sentence is rebuilt from these. Its assumptions keep the same digit.
 """
 
 import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from dpspec import decimals
-from dpspec.contract import Assumption, Check, FrozenMap
+from dpspec.contract import Assumption, Check, Evidence, Finding, FrozenMap
 from dpspec.contract.results import AuditResult, Result, Verdict
-from dpspec.results.conformance_status import inspections, missing, reason, rejected, rejecting
+from dpspec.results.conformance_status import inspections, missing, reason, rejected
 from dpspec.stats.conformance.measurement import LEVEL
 
 #: The key of a trial's evidence that no report may show.
 INTERNAL = "internal"
+
+_Assuming = TypeVar("_Assuming", Finding, Evidence)
 
 #: The reason of a verdict that depended on a removed value.
 LEFT_OUT_REASON = "It depends on a data-dependent number, which this report omits."
@@ -75,43 +77,47 @@ def _verdict(verdict: Verdict, moved: Mapping[int, int]) -> Verdict:
 
 
 def coarsened(audit: AuditResult, family: int) -> AuditResult:
+    audit = with_assumptions(audit, _coarse_assumption)
     checks = tuple(map(_coarse, audit.checks))
     if checks == audit.checks:
         return audit
     family *= inspections(len(audit.trials), audit.planned_trials)
     bad = [new for old, new in zip(audit.checks, checks, strict=True) if rejected(old, family)]
     absent = missing(audit.promised, checks) if audit.executed else ()
-    coarse: dict[str | None, tuple[str, Check]] = {}
-    for old, new in zip(audit.checks, checks, strict=True):
-        if old.privacy != "public":
-            coarse |= {old.test: (new.test, new), rejecting(old): (rejecting(new, p_value=False), new)}
     conformance = dataclasses.replace(audit.conformance, reason=reason(bad, checks, absent))
-    audit = dataclasses.replace(audit, checks=checks, conformance=conformance)
+    return dataclasses.replace(audit, checks=checks, conformance=conformance)
 
-    def known(assumption: Assumption) -> Assumption:
-        if assumption.test not in coarse:
-            return assumption
-        test, check = coarse[assumption.test]
-        return dataclasses.replace(assumption, test=test, detectable=check.detectable)
 
-    return with_assumptions(audit, known)
+def _coarse_assumption(assumption: Assumption) -> Assumption:
+    if assumption.privacy == "public":
+        return assumption
+    return dataclasses.replace(assumption, detectable=_one_digit(assumption.detectable))
 
 
 def with_assumptions(audit: AuditResult, changed: Callable[[Assumption], Assumption]) -> AuditResult:
     """The audit with changed assumptions of its findings and its evidence."""
+
+    def with_changed(outcome: _Assuming) -> _Assuming:
+        assumptions = tuple(map(changed, outcome.assumptions))
+        return outcome if assumptions == outcome.assumptions else dataclasses.replace(outcome, assumptions=assumptions)
+
     return dataclasses.replace(
         audit,
-        findings=tuple(dataclasses.replace(f, assumptions=tuple(map(changed, f.assumptions))) for f in audit.findings),
-        evidence=tuple(dataclasses.replace(e, assumptions=tuple(map(changed, e.assumptions))) for e in audit.evidence),
+        findings=tuple(map(with_changed, audit.findings)),
+        evidence=tuple(map(with_changed, audit.evidence)),
     )
 
 
 def _coarse(check: Check) -> Check:
     if check.privacy == "public":
         return check
-    p_value, detectable = 1.0, check.detectable
+    p_value = 1.0
     if check.p_value <= LEVEL:  # rounded up to a power of ten
         p_value = 10.0 ** math.ceil(math.log10(check.p_value) - 1e-9) if check.p_value > 0.0 else 0.0
-    if detectable is not None and 0.0 < detectable < math.inf:
-        detectable = float(decimals.upper(detectable, digits=1))
-    return dataclasses.replace(check, measured=None, p_value=p_value, detectable=detectable)
+    return dataclasses.replace(check, measured=None, p_value=p_value, detectable=_one_digit(check.detectable))
+
+
+def _one_digit(detectable: float | None) -> float | None:
+    if detectable is None or not 0.0 < detectable < math.inf:
+        return detectable
+    return float(decimals.upper(detectable, digits=1))

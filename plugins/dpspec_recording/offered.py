@@ -50,8 +50,12 @@ class RecordedTrainer:
         raise TypeError("a recorded run cannot be trained again")
 
 
+#: The largest number of names of one option, and of accepted rules.
+MOST_NAMES, MOST_ACCEPTED = 50, 100
+
+
 def _names(description: str) -> dict[str, dps.Json]:
-    return array(description, {"type": "string", "minLength": 1, "maxLength": 100}, most=50, default=[])
+    return array(description, {"type": "string", "minLength": 1, "maxLength": 100}, most=MOST_NAMES, default=[])
 
 
 _OPTIONS: dict[str, dps.Json] = {
@@ -79,7 +83,7 @@ _OPTIONS: dict[str, dps.Json] = {
     ),
     "accept": {
         "type": "object",
-        "maxProperties": 100,
+        "maxProperties": MOST_ACCEPTED,
         "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 400, "description": "The reason."},
         "description": "Rules of `dpspec rules` whose cautions you accept, each with a reason. The report names them.",
     },

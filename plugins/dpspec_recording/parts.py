@@ -67,7 +67,7 @@ class Parts:
         self.model, self.optimizer, self.loader = model, optimizer, loader
         self.clipping = None if optimizer is None else recognized.clipping_of(optimizer)
         declared = sorted(name for name, value in declaration.items() if value is not None)
-        if self.clipping is not None and declared:
+        if not self.is_custom_loop and declared:
             raise UsageError(f"{', '.join(declared)}: Opacus' optimizer and loader say so themselves; leave it out")
         if self.clipping == "ghost" and self.hooks is None and not hasattr(model, "get_clipping_coef"):
             raise UsageError(
@@ -103,9 +103,14 @@ class Parts:
         self._require_fit()
 
     @property
+    def is_custom_loop(self) -> bool:
+        """Whether the script reports its steps: no optimizer of Opacus makes them."""
+        return self.clipping is None
+
+    @property
     def private_optimizer(self) -> Any:
         """Opacus' optimizer; None for a custom loop."""
-        return None if self.clipping is None else self.optimizer
+        return None if self.is_custom_loop else self.optimizer
 
     @property
     def inner_optimizer(self) -> Optimizer | None:
@@ -132,7 +137,7 @@ class Parts:
         """Raise ``UsageError`` if there are gradient canaries, and they cannot enter the sums of this training."""
         if self.planted is None or self.planted.kind != GRADIENTS:
             return
-        if self.clipping is None:
+        if self.is_custom_loop:
             obstacle = "the recorder cannot add to the sums of a custom loop"
         elif self.clipping == "ghost":
             obstacle = "with ghost clipping no gradient of a single record is there"
@@ -175,7 +180,7 @@ class Parts:
         return "sums contain gradient canaries" if has_canaries else ""
 
     def noisy_parameters(self) -> list[nn.Parameter]:
-        if self.clipping is not None:
+        if not self.is_custom_loop:
             return list(self.optimizer.params)
         return [p for p in self.model.parameters() if p.requires_grad]
 
@@ -230,9 +235,9 @@ class Parts:
         optimizer, inner, sampler = self.optimizer, getattr(self.optimizer, "original_optimizer", None), self.sampler
         notes, layers = list(notes), self.layers()
         wrapped = type(self.model).__name__
-        if wrapped.startswith("GradSampleModule") and self.clipping is None:
+        if wrapped.startswith("GradSampleModule") and self.is_custom_loop:
             notes.append(f"the model is Opacus' {wrapped}, and the optimizer {_kind(optimizer) or 'None'} is not")
-        own_loop, planted = self.clipping is None, self.planted
+        planted = self.planted
         canaries: dict[str, Any] = {}
         if planted is not None:
             canaries = {name: getattr(planted, name) for name in ("copies", "new_ids", "left_out")}
@@ -250,7 +255,7 @@ class Parts:
         return Header(
             **origin(self.planted or getattr(self.loader, "dataset", None), self.noisy_parameters()),
             federated=self.federated,
-            source="own-loop" if own_loop else "opacus",
+            source="own-loop" if self.is_custom_loop else "opacus",
             optimizer=_kind(optimizer),
             inner=_kind(inner),
             model=_kind(recognized.inner_module(self.model)),
@@ -262,8 +267,8 @@ class Parts:
             records=records if planted is None else len(planted),
             batch_size=None if sampler is None else sampler.batch_size,
             workers=int(getattr(self.loader, "num_workers", 0)),
-            reduction="" if own_loop else optimizer.loss_reduction,
-            expected_batch_size=None if own_loop or expected is None else float(expected),
+            reduction="" if self.is_custom_loop else optimizer.loss_reduction,
+            expected_batch_size=None if self.is_custom_loop or expected is None else float(expected),
             accountant="" if self.accountant is None else self.accountant.mechanism,
             told_before=0 if self.accountant is None else self.accountant.told()[2],
             layers=layers,

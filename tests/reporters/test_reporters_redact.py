@@ -1,10 +1,12 @@
 """What speaks of the rows stays inside, is counted, and takes what repeats it along."""
 
 import dataclasses
+import sys
 from types import SimpleNamespace
 
-from dpspec.cli.output import RequestedReport, write_reports
-from dpspec.contract import FrozenMap
+from dpspec.cli.output import find_format
+from dpspec.contract import FrozenMap, Reporter
+from dpspec.contract.catalog import Catalog, Offered
 from dpspec.results.redact import LEFT_OUT_REASON, redact
 
 
@@ -37,13 +39,14 @@ def test_lower_ends_evidence_and_internal_values_go_too(result):
     assert shown.trials[0].evidence == {"correct": 45}
 
 
-def test_the_format_of_a_plugin_receives_a_redacted_result(result, tmp_path):
+def test_the_format_of_a_plugin_receives_a_redacted_result(result, monkeypatch):
     def classes(shown, *, internal):
         (audit,) = shown.audits
         return " ".join(sorted({finding.privacy for finding in audit.findings}))
 
-    path = tmp_path / "report.txt"
-    report = RequestedReport("classes", SimpleNamespace(), classes, str(path))
-    for internal, expected in ((False, "public"), (True, "data-dependent per-record public")):
-        write_reports([report], result, internal=internal)
-        assert path.read_text() == f"{expected}\n"
+    monkeypatch.setitem(sys.modules, "classes", SimpleNamespace(render=classes))
+    provider = Reporter(format="classes", summary="x", render="classes:render", suffix=".txt", void_bounds=True)
+    catalog = Catalog(reporters={"classes": Offered(provider=provider, plugin="p", distribution="d", version="1")})
+    render = find_format("classes", catalog)
+    assert render(result, internal=False) == "public"
+    assert render(result, internal=True) == "data-dependent per-record public"

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from support import audits, dependent
+from support import audits, dependent, results
 from support.specs import document
 
 from dpspec.contract import Assumption, Check, Scope
@@ -21,7 +21,7 @@ from dpspec.engine.verify import verify
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.results.conformance_status import conformance_of, join_checks, missing
-from dpspec.results.redact import redact
+from dpspec.results.redact import redact, redact_audit
 from dpspec.training.providers import NATIVE_CONSTANTS
 
 PROMISED = [audits.check(1.0, "noise-scale"), audits.check(1.0, "sampling", observed="reported", note="rate, phase 1")]
@@ -111,7 +111,7 @@ def test_a_rejected_check_falsifies_the_executed_pipeline_only() -> None:
     one, other = join_checks([executed, declared], checks, 2)
     assert one.assumptions[0].status == "false"
     assert other.assumptions[0].status == "declared"
-    assert other.assumptions[0].test == "chi-square: rejected for the executed run, p = 1e-9"
+    assert other.assumptions[0].test == "chi-square: rejected for the executed run"
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,23 @@ def test_a_settled_status_is_kept_only_if_it_proves_nothing(status, after):
     finding = audits.bound(1.0, scope=Scope(pipeline="executed"), assumptions=(settled,))
     (joined,) = join_checks([finding], [audits.check(1e-9)], 2)
     assert joined.assumptions[0].status == after
+
+
+@pytest.mark.parametrize("p_value", [0.5, 1e-9])
+def test_an_assumption_has_the_privacy_of_its_check_and_not_of_another_one_with_the_same_name(p_value: float) -> None:
+    names = ("noise-scale", "sampling-rate")
+    assumed = tuple(Assumption(name=name, status="declared") for name in names)
+    checks = [
+        audits.check(p_value, detectable=0.0123, privacy="data-dependent"),
+        audits.check(p_value, detectable=0.0456, assumption="sampling-rate"),
+    ]
+    findings = join_checks([audits.bound(1.0, assumptions=assumed)], checks, 2)
+    attack = audits.attack(10, 4, 3, assumptions=findings[0].assumptions)
+    shown = redact_audit(results.audit(findings=findings, evidence=(attack,), checks=tuple(checks)), 2)
+    assert [check.detectable for check in shown.checks] == [0.02, 0.0456]
+    for outcome in (*shown.findings, *shown.evidence):
+        assert [assumption.detectable for assumption in outcome.assumptions] == [0.02, 0.0456]
+    assert redact_audit(shown, 2) == shown
 
 
 def test_the_sharpest_measured_check_speaks_for_an_assumption() -> None:

@@ -2,15 +2,22 @@
 
 import dataclasses
 import re
+import sys
+import types
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from support import results as factory
 
-from dpspec.contract import FrozenMap
+from dpspec.cli.app import main
+from dpspec.cli.output import parse_reports, write_reports
+from dpspec.contract import FrozenMap, Reporter
+from dpspec.contract.catalog import Offered
 from dpspec.contract.executed import ExecutedSection, SectionGroup
 from dpspec.contract.results import Conformance, Result
+from dpspec.registry import loader
 from dpspec.reporters import ci, deployments_registry, markdown, page, statement, terminal
 from dpspec.reporters.figures import figures
 from dpspec.results import codec
@@ -128,3 +135,61 @@ def test_the_lower_bound_of_an_attack_remains() -> None:
     ).audits
     assert (shown.findings, shown.verdicts[0].lower, shown.verdicts[0].lower_finding) == ((attack,), 0.9, 0)
     assert (shown.verdicts[0].upper, shown.verdicts[0].provable, list(figures(shown))) == (None, None, [])
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The foreign formats ``dump`` and ``whole``, which show all that they receive."""
+
+    def render(result: Result, *, internal: bool) -> str:
+        return codec.dump(result)
+
+    monkeypatch.setitem(sys.modules, "foreign", types.SimpleNamespace(render=render))
+    catalog, formats = loader.load_catalog(), {"dump": False, "whole": True}
+    offers = {
+        name: Offered(
+            provider=Reporter(format=name, summary="x", render="foreign:render", suffix=".txt", void_bounds=whole),
+            plugin="foreign",
+            distribution="dpspec-foreign",
+            version="1.2",
+        )
+        for name, whole in formats.items()
+    }
+    catalog = dataclasses.replace(catalog, reporters={**catalog.reporters, **offers})
+    monkeypatch.setattr(loader, "load_catalog", lambda: catalog)
+
+
+@pytest.mark.parametrize("command", ["report", "--report"])
+@pytest.mark.parametrize("options", [(), ("--internal",)], ids=["redacted", "internal"])
+@pytest.mark.usefixtures("foreign")
+def test_a_foreign_format_receives_no_void_bound_unless_it_says_so(
+    command: str, options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    deviating = recorded(recording=None)
+    secret = dataclasses.replace(deviating.audits[0].findings[0], value=0.123456, privacy="data-dependent")
+    fine = recorded("no-deviation-found", recording=None, findings=(*deviating.audits[0].findings, secret))
+
+    def received(name: str, result: Result) -> Result:
+        if command == "report":
+            Path("result.json").write_text(codec.dump(result))
+            main(["report", "result.json", "--format", name, "-o", f"{name}.txt", *options])
+        else:
+            requested = parse_reports([f"{name}={name}.txt"], loader.load_catalog())
+            write_reports(requested, result, internal=bool(options))
+        return codec.load(Path(f"{name}.txt").read_text())
+
+    (shown,) = received("dump", deviating).audits
+    assert (shown.findings, shown.series, shown.remedies) == ((), (), ())
+    assert [(verdict.upper, verdict.provable) for verdict in shown.verdicts] == [(None, None)]
+    assert shown.conformance.status == "deviates"
+    assert received("whole", deviating).audits[0].verdicts[0].upper == EPSILON
+    for name in ("dump", "whole"):
+        values = [finding.value for finding in received(name, fine).audits[0].findings]
+        assert values[0] == EPSILON
+        assert (secret.value in values) == bool(options)
+
+
+def test_bounds_are_removed_once() -> None:
+    shown = without_void_bounds(recorded())
+    assert without_void_bounds(shown) == shown != recorded()

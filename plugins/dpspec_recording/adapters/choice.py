@@ -11,6 +11,6 @@ from dpspec_recording.step_replay.calls import Pauses
 
 def adapter_of(training_parts: Parts, header: Header, pauses: Pauses, canaries: GradientCanaries | None) -> Adapter:
     """The adapter of a training. canaries: those that enter its sums."""
-    if training_parts.clipping is None:
+    if training_parts.is_custom_loop:
         return CustomLoop(training_parts, header, pauses)
     return OpacusTraining(training_parts, canaries)

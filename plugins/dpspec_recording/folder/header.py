@@ -114,8 +114,23 @@ class Header:
 
     @property
     def is_reported(self) -> bool:
-        """Whether the training reports its batches, norms, sums and noise itself: all but Opacus' are not observed."""
+        """Whether the training reports its steps itself: all but Opacus' are not observed."""
         return self.source != "opacus"
+
+    @property
+    def batches_are_reported(self) -> bool:
+        """Whether drawn batches and their rates are reports; else the sampler of the loader draws them."""
+        return self.is_reported
+
+    @property
+    def noise_is_reported(self) -> bool:
+        """Whether norms, sums and noise are reports; else the optimizer shows them."""
+        return self.is_reported
+
+    @property
+    def divisor_is_fitted(self) -> bool:
+        """Whether the divisor follows from updates, up to rounding; else the optimizer states it."""
+        return self.is_reported
 
     @property
     def is_poisson(self) -> bool:
@@ -124,7 +139,7 @@ class Header:
     @property
     def has_rates(self) -> bool:
         """Whether a step with a rate has a Poisson sample: drawn by a sampler, or declared by a loop without one."""
-        return self.is_poisson or (self.scheme == "none" and self.is_reported)
+        return self.is_poisson or (self.scheme == "none" and self.batches_are_reported)
 
     @property
     def in_epochs(self) -> bool:

@@ -124,18 +124,18 @@ def _maybe_computed(run: RecordedRun, public: Collection[str] = ()) -> str:
     are not reported.
     """
     header, rates = run.header, np.unique(run["rate"][np.isfinite(run["rate"])])
-    rate = header.rate if not header.is_reported else float(rates[0]) if len(rates) == 1 else None
+    rate = header.rate if not header.batches_are_reported else float(rates[0]) if len(rates) == 1 else None
     if header.records is None or rate is None or rate <= 0.0:
         return ""
     computed_constants = []
     batches = round(1.0 / rate)
-    if not header.is_reported and abs(batches * rate - 1.0) < 1e-9 and "rate" not in public:
+    if not header.batches_are_reported and abs(batches * rate - 1.0) < 1e-9 and "rate" not in public:
         computed_constants.append(f"the rate {rate:.4g} may be 1 over the number of batches")
     mean_size = header.records * rate
     divisors = run["divisor"][np.isfinite(run["divisor"])]
     if header.expected_batch_size is not None:
         divisors = np.append(divisors, header.expected_batch_size)
-    is_fitted = header.is_reported
+    is_fitted = header.divisor_is_fitted
     if run.has_mapped_factor:  # a script that divides the sum itself
         divisors, is_fitted = run["measured_divisor"][np.isfinite(run["measured_divisor"])], True
     products = ((math.floor(mean_size), "the floor of "), (mean_size, ""), (math.ceil(mean_size), "the ceiling of "))

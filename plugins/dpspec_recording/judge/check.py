@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.contract import Json
 from dpspec.contract.catalog import Catalog
-from dpspec.engine.stated_claim import run_document, spec_name
+from dpspec.engine.stated_claim import run_spec, spec_name
 from dpspec.errors import SpecError
 from dpspec.language.declared_facts import DeclaredFacts, read_declared_facts, with_declared_facts
+from dpspec.language.load import from_command
 from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.resumed_folder import open_run
 from dpspec_recording.judge.run_claim import RunClaim
@@ -46,7 +47,7 @@ def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
     return {
         "dpspec": 1,
         "name": spec_name(run.resolve().name) or "run",
-        "mechanism": {"kind": KIND, "delta": claim.delta},
+        "mechanism": {"kind": KIND, "delta": float(claim.delta)},
         "data": {"kind": "declared", "records": header.records or 1, "features": 1, "classes": 2},
         "training": {
             "backend": KIND,
@@ -54,7 +55,7 @@ def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
             **({"model": model} if model else {}),
             **{key: option_names for key, option_names in names.items() if option_names},
         },
-        "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(claim.group_sizes)},
+        "threat_model": {"adjacency": claim.adjacency, "group_size": sorted(map(int, claim.group_sizes))},
         "claims": claim.claims,
     }
 
@@ -107,6 +108,7 @@ def check_run(
     try:
         command = ["dpspec", "check", os.fspath(run)]
         document = with_declared_facts(document_of(run, claim, name), facts.facts)
-        return run_document(document, catalog or load_catalog(), command, option_values)
+        catalog = catalog or load_catalog()
+        return run_spec(from_command(document, catalog), catalog, command, option_values)
     finally:
         GIVEN_MODEL.reset(token)

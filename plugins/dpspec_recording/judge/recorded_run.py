@@ -211,7 +211,7 @@ class RecordedRun:
         """
         squares, count = self.scaled_squares, self.header.parameters
         noisy = np.zeros(0) if squares is None else squares[squares > 0.0]
-        if not self.header.is_reported or not count or not len(noisy):
+        if not self.header.noise_is_reported or not count or not len(noisy):
             return 1.0
         total, freedom = float(noisy.sum()), count * len(noisy)
         if total >= float(special.chdtri(freedom, NOISE_CONFIDENCE)):

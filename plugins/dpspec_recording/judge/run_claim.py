@@ -14,6 +14,7 @@ from dpspec.engine.stated_claim import StatedClaim
 from dpspec.errors import UsageError
 from dpspec.registry.loader import load_catalog
 from dpspec.text import closest, did_you_mean, listed
+from dpspec_recording.offered import MOST_ACCEPTED, MOST_NAMES
 from dpspec_recording.outcomes.conditions import ASSUMABLE
 
 #: All names that ``--public`` accepts: hyperparameters of the private sum, and options of torch's optimizers.
@@ -48,6 +49,10 @@ class RunClaim(StatedClaim):
                 f"--adjacency must be zero-out or add-remove for a recorded run, got {self.adjacency!r}; a spec with "
                 "mechanism: {kind: group} and without training bounds replaced records"
             )
+        for option in ("assume", "public", "select", "ignore", "accept"):
+            most, names = MOST_ACCEPTED if option == "accept" else MOST_NAMES, getattr(self, option)
+            if len(names) > most:
+                raise UsageError(f"{option}: at most {most} names are allowed, got {len(names)}")
         require_known("assume", self.assume, ASSUMABLE)
         require_known("public", self.public, HYPERPARAMETERS)
         for option in ("accept", "select", "ignore"):

@@ -87,7 +87,7 @@ def unrecognized(run: RecordedRun) -> Iterator[str]:
 
 def reports_batches(run: RecordedRun) -> bool:
     """Whether a custom loop reports its batches."""
-    return run.header.is_reported and bool((run["drawn"] >= 0).any())
+    return run.header.batches_are_reported and bool((run["drawn"] >= 0).any())
 
 
 def setup(run: RecordedRun) -> Iterator[str]:

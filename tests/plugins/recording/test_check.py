@@ -1,12 +1,15 @@
 """One judge: ``check``, ``run`` of the spec, page and JSON give a recording one verdict, by the weakest evidence."""
 
+import dataclasses
 import json
 import re
+import shutil
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -19,7 +22,11 @@ from dpspec.cli.app import main
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import Channel
 from dpspec.contract.results import Result
-from dpspec.errors import SpecError, UsageError
+from dpspec.errors import PluginError, SpecError, UsageError
+from dpspec.language.declared_facts import with_declared_facts
+from dpspec.language.load import from_command, from_document
+from dpspec.language.problems import validator_class
+from dpspec.registry.loader import load_catalog
 from dpspec_recording.judge import check
 from dpspec_recording.judge.channels import CHANNELS, assumes, channels, complete
 from dpspec_recording.judge.check import document_of
@@ -304,6 +311,72 @@ def test_several_group_sizes_are_those_of_the_command_line(tmp_path: Path, monke
     dpspec.check(tmp_path, epsilon=8, group_size=[8, 4])
     dpspec.check(tmp_path, epsilon=8, group_size=8)
     assert [claim.group_sizes for claim in asked] == [(8, 4, 1), (8, 1)]
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        Question(),
+        Question(epsilon=3, delta=1e-6, group_sizes=(8, 1), adjacency="add-remove"),
+        Question(epsilon=0.0, public=("rate", "divisor"), accept=("low-precision-noise",), ignore=("equal-norms",)),
+        Question(epsilon=np.float32(2.0), group_sizes=(np.int64(2),), assume=("released-model",)),
+    ],
+)
+@pytest.mark.parametrize("declared", [{}, {"owner": "a team", "data": {"collection": {"name": "digits"}}}])
+def test_the_spec_of_a_recording_is_the_one_that_validation_gives(
+    claim: Question, declared: dict[str, Any], sound: Path
+) -> None:
+    catalog = load_catalog()
+    document = with_declared_facts(document_of(sound, claim, "model.pt"), declared)
+    assert from_command(document, catalog) == from_document(document, catalog)
+
+
+def test_the_spec_of_a_recording_needs_the_plugin(sound: Path) -> None:
+    catalog = load_catalog()
+    without = dataclasses.replace(catalog, backends={})
+    with pytest.raises(PluginError, match="backend"):
+        from_command(document_of(sound, Question()), without)
+
+
+def test_no_validator_runs_in_a_check_except_on_what_the_user_wrote(
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validated: list[Any] = []
+    validator = validator_class()
+
+    def noted(self: Any, instance: Any, *arguments: Any) -> Iterator[Any]:
+        validated.append(instance)
+        return original(self, instance, *arguments)
+
+    original = validator.iter_errors
+    monkeypatch.setattr(validator, "iter_errors", noted)
+    declared = tmp_path / "facts.yaml"
+    declared.write_text("owner: a team\n")
+    assert main(["check", str(sound), "--epsilon", "9", "--public", "rate"]) == 0
+    assert validated == []
+    assert main(["check", str(sound), "--epsilon", "9", "--declare", str(declared)]) == 0
+    assert validated[0] == {"owner": "a team"}  # as a whole, and then its keys
+    assert all(instance in (validated[0], "a team") for instance in validated)
+
+
+@pytest.mark.parametrize("folder", ["_run", "-_.run", "läufe", "...", "_"])
+def test_the_spec_of_a_folder_with_any_name_is_valid(folder: str, sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound, tmp_path / folder)
+    document = document_of(tmp_path / folder, Question())
+    assert from_document(document, load_catalog()).name == document["name"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        (Question(public=("rate",) * 51), "public: at most 50 names are allowed, got 51"),
+        (Question(accept=("low-precision-noise",) * 101), "accept: at most 100 names are allowed, got 101"),
+        (Question(group_sizes=tuple(range(1, 1002))), "--group-size must be 1 to 1000 numbers, got 1001"),
+    ],
+)
+def test_a_claim_that_no_spec_can_state_is_refused(claim: Question, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        claim.require_valid()
 
 
 @pytest.mark.parametrize(("records", "delta"), [(None, 1e-5), (99_999, 1e-5), (100_000, 1e-6), (1_281_167, 1e-7)])
