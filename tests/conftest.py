@@ -49,14 +49,20 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Commands note there which projects they have announced.
     os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpspec-state-")
-    hypothesis.settings.register_profile("examples", _examples(config))
+    examples = _examples(config)
+    hypothesis.settings.register_profile("examples", examples)
     hypothesis.settings.load_profile("examples")
     from support.processor_time import ProcessorTime
 
     report = config.getoption("--processor-time")
+    drawn = examples.max_examples / _DEFAULT_EXAMPLES
     limited = config.getoption("--ci") or config.getoption("--run-slow")
     if limited or report:
-        config.pluginmanager.register(ProcessorTime(limited, report and Path(report)), "processor-time")
+        config.pluginmanager.register(ProcessorTime(limited, report and Path(report), drawn), "processor-time")
+
+
+#: Drawn examples of a test in the default run.
+_DEFAULT_EXAMPLES = 10
 
 
 def _examples(config: pytest.Config) -> hypothesis.settings:
@@ -66,7 +72,9 @@ def _examples(config: pytest.Config) -> hypothesis.settings:
     theirs, so that no change fails by chance. ``--run-slow`` draws new ones, CAMPAIGN=n in the environment n of them.
     """
     slow = config.getoption("--run-slow")
-    count = int(os.environ.get("CAMPAIGN", "0")) or (200 if slow else 50 if config.getoption("--ci") else 10)
+    count = int(os.environ.get("CAMPAIGN", "0")) or (
+        200 if slow else 50 if config.getoption("--ci") else _DEFAULT_EXAMPLES
+    )
     return hypothesis.settings(derandomize=not slow, deadline=None, database=None, max_examples=count)
 
 

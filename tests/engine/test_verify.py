@@ -171,7 +171,7 @@ def test_a_metric_that_was_left_out_is_not_as_recorded(bench: Bench) -> None:
     other = "supported" if verdict["verdict"] == "refuted" else "refuted"
     verdict["verdict"] = other
     ended, said = bench.ends(json.dumps(document), "nowhere")
-    assert ended == "objected"
+    assert ended == "not recomputed"
     assert f"the verdict of useful ({other}) was not recomputed" in said
     assert re.search(r"could not be recomputed: 1 of 3 verdicts and \d other values\n", said)
     assert "all recomputed values equal" not in said
@@ -204,7 +204,6 @@ def test_a_finding_cannot_be_added_where_the_arrays_are_missing(bench: Bench, pu
     ended, said = bench.ends(text, "nowhere")
     assert ended == "objected"
     assert "what follows from the trials (2 trials) was not recomputed" in said
-    assert "could not be recomputed: 3 of 3 verdicts" in said
     assert bench.ends(text, str(bench.folder / "store"))[0] == "objected"
     # Below the certified lower bound the forged bound contradicts it.
     findings = (*audit.findings, dataclasses.replace(forgery, value=0.001))

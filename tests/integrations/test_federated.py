@@ -32,7 +32,7 @@ def test_a_sound_server_is_proved_for_one_client(tmp_path: Path) -> None:
         ("half the noise", "times the declared standard deviation"),
         ("fixed clients", "variance of inclusions per record"),
         ("weights by size", "rejected tests: largest clipped norm"),
-        ("same seed", "Draw new noise for every coordinate of every tensor at every step"),
+        ("same seed", "draw new noise for every coordinate at every step"),
     ],
 )
 def test_a_fault_of_the_server_is_found(fault: str, message: str, tmp_path: Path) -> None:

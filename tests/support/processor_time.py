@@ -53,9 +53,11 @@ class ProcessorTime:
     Args:
         limited: Whether a test above its limit fails.
         report: The file of the table of all tests; None writes none.
+        examples: The number of drawn examples of a test, relative to the default run, for which the limits are.
     """
 
-    def __init__(self, limited: bool, report: Path | None) -> None:
+    def __init__(self, limited: bool, report: Path | None, examples: float = 1.0) -> None:
+        self._examples = examples
         self._limited = limited
         self._report = report
         self._shared = 0.0
@@ -104,8 +106,9 @@ class ProcessorTime:
         if self._limited and not marked:
             # the suites of dpspec.testing run whole audits of each plugin, and no class can mark one of their tests
             most = MOST_SHARED_SECONDS if getattr(item, "cls", None) is not None else MOST_SECONDS
+            drawn = self._examples if getattr(getattr(item, "obj", None), "is_hypothesis_test", False) else 1.0
             for seconds, limit, what in (
-                (own, most, "the test"),
+                (own, most * drawn, "the test"),
                 (shared, MOST_SHARED_SECONDS, "its shared fixtures"),
             ):
                 if seconds > limit and seconds > limit * self.slowness():
