@@ -11,7 +11,7 @@ from dpspec.contract.rules import Rule
 from dpspec.decimals import nearest
 from dpspec.text import joined, several
 from dpspec_recording.folder.audit_facts import POWER, found_faults
-from dpspec_recording.folder.script_facts import OtherSteps, ScriptFacts
+from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps, ScriptFacts
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.joined_checks import received_parts
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
@@ -80,7 +80,7 @@ def confirmations(
     yield f"{constants} were not tuned on or computed from them (see how-to/tuning.md)"
     yield (
         "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
-        f"from its batch, earlier ones or the dataset{_not_replayed(run)}"
+        f"from its batch, earlier ones or the dataset{_varying(run)}{_not_replayed(run)}"
     )
     noted = [facts for facts in _noted(run, second_optimizer.RULE, OtherOptimizers) if facts is not None]
     stepped = dict.fromkeys(optimizer.name for facts in noted for optimizer in facts.optimizers)
@@ -169,7 +169,15 @@ def _reads(run: RecordedRun, script: ScriptFacts | None) -> str:
         return ""
     if script.read == (run.steps,):
         return "; the script read its state_dict() after the last step only"
-    return f"; the script read its state_dict() after {joined([f'step {step}' for step in script.read])}"
+    spans: list[list[int]] = []
+    for step in script.read:
+        if spans and step == spans[-1][-1] + 1:
+            spans[-1].append(step)
+        else:
+            spans.append([step])
+    steps = [f"step {span[0]}" if len(span) == 1 else f"steps {span[0]} to {span[-1]}" for span in spans]
+    earlier = " and perhaps earlier ones" if len(script.read) == MOST_LISTED else ""
+    return f"; the script read its state_dict() after {joined(steps)}{earlier}"
 
 
 def _not_replayed(run: RecordedRun) -> str:
@@ -181,6 +189,14 @@ def _not_replayed(run: RecordedRun) -> str:
     reason = "" if replays is None else replays.failure
     steps = f"only {replayed:.0f} of {tried:.0f} chosen steps" if replayed else "no step"
     return f"; {steps} was replayed to test this{f' ({reason})' if reason else ''}"
+
+
+def _varying(run: RecordedRun) -> str:
+    """Whether operations of the sum use numbers that a replay repeats, although they vary: from earlier losses?"""
+    replays = run.fact(Replays)
+    if replays is None or not replays.varying or replays.reading:
+        return ""
+    return "; the loss uses numbers that vary between steps (no loss of earlier steps)"
 
 
 def _loads(run: RecordedRun) -> str:

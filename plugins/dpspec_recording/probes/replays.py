@@ -133,6 +133,12 @@ def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumptio
             "queue, a running mean, a hidden state): a record then also changes the gradients of later batches; "
             "compute nothing from a batch for later steps"
         )
+    if facts is not None and facts.reading:
+        doubts.append(
+            f"{several(facts.reading, 'traced step')} used a number that follows from one that the script read of the "
+            "batch before its sum, by item() or float(): a record then also changes the gradients of others; compute "
+            "the loss of a record from it alone"
+        )
     if facts is not None and facts.tables:
         doubts.append(
             f"{several(facts.tables, 'replayed step')} used a table with a row for each record (a memory bank, "

@@ -28,6 +28,7 @@ from dpspec_recording.step_replay.facts import ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.own_updates import OwnUpdates
+from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 from dpspec_recording.step_replay.watch import ALWAYS, chosen
 
@@ -83,6 +84,7 @@ class ReplayedLoop:
         self._values_of_batch = CarriedValues(self._parameters, self._pauses)
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
+        self.numbers = PythonNumbers()
         self.own_updates = OwnUpdates(optimizer, self._parameters)
         self._batch_tensors: list[Tensor] = []
         #: By tensor of the batch that was taken from it: tensors with a row for each record of the dataset.
@@ -111,6 +113,8 @@ class ReplayedLoop:
             longest=longest,
             failure=self.abstained,
             carrying=self._carrying,
+            varying=self.numbers.varying,
+            reading=self.numbers.reading,
             tables=0,
             sizes=None,  # no step is replayed at another batch size
         )
@@ -245,6 +249,7 @@ class ReplayedLoop:
             self.end()
             return
         trace.stop()
+        self.numbers.note(trace.operations, max(records, 0))
         self._tried += 1
         start = time.monotonic()
         try:

@@ -27,7 +27,9 @@ class ReplayFacts:
     moved: the largest move of the sum in clip norms if a record is replaced; outputs, gradients: the largest changes of
     other records; longest: the longest contribution in batches of equal records, in clip norms, 0 if there was no such
     batch. failure: why the last chosen step that was not replayed was not. carrying: the number of steps whose
-    sum depends on values of the batch before; tables: on a table of all records.
+    sum depends on values of the batch before; tables: on a table of all records. varying: the number of traced steps
+    with another number of Python in their operations than an earlier one; reading: with one that follows from a read
+    number.
     """
 
     tried: Number = field(metadata=_SUM)
@@ -40,13 +42,15 @@ class ReplayFacts:
     failure: str = field(metadata=join_by(word))
     carrying: Count = field(metadata=_SUM)
     tables: Count = field(metadata=_SUM)
+    varying: Count = field(metadata=_SUM)
+    reading: Count = field(metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
 
     @classmethod
     def of_none(cls, failure: str) -> "ReplayFacts":
         """The facts of a training none of whose steps can be replayed, for a reason."""
         counts = dict.fromkeys(("tried", "replayed", "replacements", "moved", "outputs", "gradients", "longest"), 0.0)
-        return cls(**counts, failure=failure, carrying=0, tables=0, sizes=None)
+        return cls(**counts, failure=failure, carrying=0, tables=0, varying=0, reading=0, sizes=None)
 
 
 @dataclass(frozen=True, kw_only=True)

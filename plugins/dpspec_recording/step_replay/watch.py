@@ -28,6 +28,7 @@ from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, 
 from dpspec_recording.step_replay.measure import StepReplay, measure
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.own_updates import OwnUpdates
+from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.record_tables import reads_record_table
 from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
 
@@ -112,6 +113,7 @@ class ReplayedSteps:
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
+        self.numbers = PythonNumbers()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.own_updates = OwnUpdates(getattr(optimizer, "original_optimizer", None), parameters)
         #: The steps of other optimizers, whose gradients may read records.
@@ -142,6 +144,8 @@ class ReplayedSteps:
             longest=0.0,  # a replay without a record bounds contributions
             failure=self.abstained,
             carrying=self.carrying,
+            varying=self.numbers.varying,
+            reading=self.numbers.reading,
             tables=self.tables,
             sizes=self._size_facts(),
         )
@@ -390,6 +394,7 @@ class ReplayedSteps:
             replay = measured(trace, [*self._inputs, *self._labels(trace)])
         self._add(replay)
         if not trace.failure:
+            self.numbers.note(trace.operations, len([*self._loaded, *self._inputs][0]))
             self._follow(trace, sums)
             self._search_tables(trace, sums)
         if not self._ghost and self._unsized >= 0:

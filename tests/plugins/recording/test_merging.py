@@ -77,6 +77,8 @@ REPLAYS = ReplayFacts(
     longest=0.0,
     failure="",
     carrying=0,
+    varying=0,
+    reading=0,
     tables=1,
     sizes=SIZES,
 )

@@ -115,6 +115,8 @@ HONEST: dict[type[Probe[Any]], Any] = {
         longest=0.99,
         failure="",
         carrying=0,
+        varying=0,
+        reading=0,
         tables=0,
         sizes=SIZES,
     ),

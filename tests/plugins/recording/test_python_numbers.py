@@ -1,0 +1,92 @@
+"""Numbers of Python in the operations of a step, which may follow from numbers that the script read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checked_runs import Question, check_run, run_page
+from support.opacus_training import Training
+from torch.nn.functional import cross_entropy
+
+from dpspec_recording.step_replay.python_numbers import PythonNumbers
+from dpspec_recording.step_replay.trace import StepTrace
+
+
+def noted(loss: Callable[[torch.Tensor, int], Any], sizes: tuple[int, ...] = (30, 30, 30, 30)) -> PythonNumbers:
+    """Steps whose loss gets a batch and the number of the step."""
+    numbers = PythonNumbers()
+    for step, size in enumerate(sizes):
+        batch, trace = torch.randn(size, 4), StepTrace()
+        trace.ignores_reads = True
+        trace.start()
+        loss(batch, step)
+        trace.stop()
+        numbers.note(trace.operations, size)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("loss", "reading"),
+    [
+        (lambda x, _: x / (0.1 + float(x.std())), 2),
+        (lambda x, _: x * x.mean().item(), 2),
+        (lambda x, _: (x - float(x.max())).exp(), 2),
+        (lambda x, _: (x.mean().item(), x * (3.0 / x.std().item())), 2),
+        (lambda x, step: x * (0.5**step / float(x.std())), 0),  # with another factor at each step
+    ],
+)
+def test_a_number_that_follows_from_a_read_one_is_found(loss: Callable[[torch.Tensor, int], Any], reading: int) -> None:
+    numbers = noted(loss)
+    assert (numbers.varying, numbers.reading) == (3, reading)
+
+
+@pytest.mark.parametrize(
+    ("loss", "varying"),
+    [
+        (lambda x, _: (x.mean().item(), x * 0.5), 0),  # read for a log
+        (lambda x, step: (x.mean().item(), x * 0.9**step), 3),  # a schedule
+        (lambda x, _: (x.mean().item(), x * (1.0 / len(x))), 0),  # a mean over the batch
+        (lambda x, _: (x * 0.5).sum().item(), 0),
+    ],
+)
+def test_schedules_means_and_logs_are_none(loss: Callable[[torch.Tensor, int], Any], varying: int) -> None:
+    numbers = noted(loss, (30, 24, 37, 31))
+    assert (numbers.varying, numbers.reading) == (varying, 0)
+
+
+class Scaled(Training):
+    """The logits are divided by ``temperature`` of them and the step."""
+
+    temperature: Callable[[torch.Tensor, int], float]
+    number = 0
+
+    def step(self, x: Any, y: Any) -> None:
+        self.number += 1
+        self.private.zero_grad()
+        scores = self.model(x)
+        (scores.argmax(1) == y).float().mean().item()  # for a log
+        cross_entropy(scores / self.temperature(scores, self.number), y).backward()
+        self.private.step()
+
+
+@pytest.mark.ci
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("temperature", "is_open", "words"),
+    [
+        (lambda scores, _: 0.1 + float(scores.detach().std()), True, "follows from one that the script read"),
+        (lambda _, step: 1.0 + 0.9**step, False, "the loss uses numbers that vary between steps"),
+        (lambda *_: 2.0, False, "released weights follow from recorded ones"),
+    ],
+)
+def test_a_temperature_of_the_batch_leaves_the_claim_open(temperature, is_open, words, tmp_path: Path) -> None:
+    training = Scaled()
+    training.temperature = temperature
+    training.run(tmp_path / "run")
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert found.status == ("open" if is_open else "proved", "no-deviation-found")
+    assert words in " ".join(run_page(found, 300).split())
