@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from dpspec_recording.step_replay.gradient_map import GradientMap
 from dpspec_recording.step_replay.held_records import HeldRecords
 from dpspec_recording.step_replay.trace import StepTrace, address_of
+from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.optimizer_updates import STEPS
 
 
@@ -36,8 +37,9 @@ class OwnUpdates:
 
     @property
     def is_own(self) -> bool:
-        """Whether the optimizer's class is another one than torch's."""
-        return self._optimizer is not None and type(self._optimizer) not in STEPS
+        """Whether the optimizer's class is another one than torch's, and its updates are not reports of a loop."""
+        kind = type(self._optimizer)
+        return self._optimizer is not None and kind not in STEPS and not issubclass(kind, ReportedUpdates)
 
     def replay(
         self,
