@@ -89,9 +89,12 @@ def confirmations(
         yield f"no number that the script reads from tensors (item, tolist) enters the loss or options of {named}"
     updates = run.fact(Updates)
     if updates is not None and updates.optimizer:
+        replayed = "no update was replayed"
+        if updates.replayed:
+            replayed = f"{several(updates.replayed, 'update')} stayed in replays with other records"
         yield (
             f"the step of {updates.optimizer} reads the noisy gradients and its own state only: no batch, token, mask "
-            f"or loss ({several(updates.replayed, 'replayed update')} with other records moved none)"
+            f"or loss, also not of earlier batches ({replayed})"
         )
     public_facts = run.fact(PublicSteps)
     if public_facts is not None and public_facts.is_declared:

@@ -52,7 +52,9 @@ class OwnUpdates:
         batch: Sequence[Tensor],
         find_records: Callable[[], HeldRecords],
     ) -> None:
-        """Replay the update of a traced step with other records. An update that cannot be repeated counts as none.
+        """Replay the update of a traced step with other records.
+
+        An update that cannot be repeated does not count, nor one whose operations were not all traced.
 
         Args:
             trace: The stopped trace of the step.
@@ -77,8 +79,15 @@ class OwnUpdates:
                 parameters={address_of(parameter) for parameter in self._parameters},
                 options=_options(self._optimizer),
             )
-            self.moved += update.moves(values, batch, find_records)
-            self.replayed += 1
+            moved = update.moves(values, batch, find_records)
+            self.moved += moved
+            self.replayed += moved or self._is_whole(update, values)
+
+    @staticmethod
+    def _is_whole(update: GradientMap, values: Sequence[Tensor]) -> bool:
+        """Whether opposite gradients move each parameter: ``p.data = ...`` leaves the operations that were traced."""
+        executed, opposite = update.apply(values), update.apply([-value for value in values])
+        return not any(map(torch.equal, executed, opposite))
 
 
 def _options(optimizer: torch.optim.Optimizer) -> set[float]:

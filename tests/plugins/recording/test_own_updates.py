@@ -23,7 +23,7 @@ class Own(torch.optim.Optimizer):
 
     def __init__(self, params: Any, update: Callable[..., None]) -> None:
         super().__init__(params, {"lr": 0.05, "betas": (0.9, 0.99)})
-        self._update, self.memory, self.steps = update, list[torch.Tensor](), 0
+        self._update, self.memory, self.steps = update, dict[int, list[torch.Tensor]](), 0
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -51,9 +51,9 @@ def bias_corrected(own: Own, p: Any, group: Any, state: Any) -> None:
 
 
 def remembered(own: Own, p: Any, group: Any, state: Any) -> None:
-    own.memory.append(p.grad.clone())  # outside of the state
-    p.sub_(group["lr"] * torch.stack(own.memory[-3:]).mean(0)) if own.memory[-3:][0].shape == p.shape else p.sub_(0.0)
-    own.memory = [kept for kept in own.memory if kept.shape == p.shape]
+    kept = own.memory.setdefault(id(p), [])  # outside of the state
+    kept.append(p.grad.clone())
+    p.sub_(group["lr"] * torch.stack(kept[-3:]).mean(0))
 
 
 def random(own: Own, p: Any, group: Any, state: Any) -> None:
@@ -83,6 +83,10 @@ def searched(own: Own, p: Any, group: Any, state: Any) -> None:
     p.sub_(group["lr"] * p.grad)
     if seen["closure"]() > start:
         p.copy_(before)
+
+
+def assigned(own: Own, p: Any, group: Any, state: Any) -> None:
+    p.data = p.data - group["lr"] * p.grad
 
 
 class OwnTraining(Training):
@@ -129,6 +133,14 @@ def test_an_own_class_that_reads_no_record_is_proved_and_asked_about(update, opt
     assert (facts.moved, facts.recomputed) == (0, 0)
     assert facts.replayed >= 3
     assert "Own reads the noisy gradients and its own state only" in " ".join(run_page(found, 300).split())
+
+
+@pytest.mark.ci
+@pytest.mark.filterwarnings("ignore")
+def test_an_update_outside_of_the_trace_is_not_counted(tmp_path: Path) -> None:
+    found = checked(tmp_path / "run", assigned)
+    assert found.run.fact(Updates).replayed == 0
+    assert "(no update was replayed)" in " ".join(run_page(found, 300).split())
 
 
 @pytest.mark.parametrize(
