@@ -249,7 +249,6 @@ class ReplayedLoop:
             self.end()
             return
         trace.stop()
-        self.numbers.note(trace.operations, max(records, 0))
         self._tried += 1
         start = time.monotonic()
         try:
@@ -287,6 +286,7 @@ class ReplayedLoop:
         batch = self._batch(trace, records) or _indices(trace, drawn, records)
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
+        self.numbers.note(trace.operations, batch)
         find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
         self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
         self._carrying += self._values_of_batch.move(trace, sums, {*map(id, batch)})

@@ -15,9 +15,10 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from dpspec_recording.step_replay.trace import TO_PYTHON, Operation
+from dpspec_recording.step_replay.trace import TO_PYTHON, Operation, address_of, tensors_in, written_by
 
 #: The number of steps that are compared, and the largest numbers of reads and of used numbers.
 _STEPS, _MOST_READS, _MOST_USED = 4, 64, 256
@@ -56,18 +57,27 @@ class PythonNumbers:
         self.varying = self.reading = 0
         self._earlier: dict[Hashable, list[_Step]] = {}
 
-    def note(self, operations: Sequence[Operation], records: int) -> None:
-        """Compare a step with earlier ones. ``operations``: up to its sum; ``records``: the batch size."""
+    def note(self, operations: Sequence[Operation], batch: Sequence[Tensor]) -> None:
+        """Compare a step with earlier ones. ``operations``: up to its sum; ``batch``: its tensors of one row a record.
+
+        Only numbers of tensors that follow from the batch count as read: a temperature may be a parameter.
+        """
+        of_batch = {address_of(tensor) for tensor in batch} - {0}
         reads, used, functions = list[float](), list[tuple[int, float]](), list[object]()
         for operation in operations:
             functions.append(operation.function)
             used += [(len(reads), number) for number in _floats(operation)]
+            arguments = tensors_in((operation.args, dict(operation.kwargs)))
+            if of_batch.isdisjoint(map(address_of, arguments)):
+                continue
+            written = written_by(operation.function, operation.args, operation.kwargs)
+            of_batch |= {*operation.addresses, *map(address_of, written)} - {0}
             if operation.function in TO_PYTHON and isinstance(operation.results, float):
                 reads.append(operation.results)
         if not used or len(reads) > _MOST_READS or len(used) > _MOST_USED:
             return
         earlier = self._earlier.setdefault((*functions, len(used)), [])
-        steps = [*earlier, _Step(records, tuple(reads), tuple(used))][-_STEPS:]
+        steps = [*earlier, _Step(len(batch[0]), tuple(reads), tuple(used))][-_STEPS:]
         earlier[:] = steps
         varying = [column for column in range(len(used)) if len(steps) > 1 and _varies(steps, column)]
         self.varying += bool(varying)

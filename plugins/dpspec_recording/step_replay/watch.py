@@ -394,7 +394,7 @@ class ReplayedSteps:
             replay = measured(trace, [*self._inputs, *self._labels(trace)])
         self._add(replay)
         if not trace.failure:
-            self.numbers.note(trace.operations, len([*self._loaded, *self._inputs][0]))
+            self.numbers.note(trace.operations, [*self._loaded, *self._inputs])
             self._follow(trace, sums)
             self._search_tables(trace, sums)
         if not self._ghost and self._unsized >= 0:

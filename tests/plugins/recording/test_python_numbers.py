@@ -25,7 +25,7 @@ def noted(loss: Callable[[torch.Tensor, int], Any], sizes: tuple[int, ...] = (30
         trace.start()
         loss(batch, step)
         trace.stop()
-        numbers.note(trace.operations, size)
+        numbers.note(trace.operations, [batch])
     return numbers
 
 
@@ -51,6 +51,7 @@ def test_a_number_that_follows_from_a_read_one_is_found(loss: Callable[[torch.Te
         (lambda x, step: (x.mean().item(), x * 0.9**step), 3),  # a schedule
         (lambda x, _: (x.mean().item(), x * (1.0 / len(x))), 0),  # a mean over the batch
         (lambda x, _: (x * 0.5).sum().item(), 0),
+        (lambda x, step: x * torch.tensor(0.9**step).exp().item(), 3),  # of a parameter
     ],
 )
 def test_schedules_means_and_logs_are_none(loss: Callable[[torch.Tensor, int], Any], varying: int) -> None:
