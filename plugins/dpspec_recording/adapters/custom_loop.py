@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpspec.errors import UsageError
 from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.parts import Parts, checked_declaration
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.probe import Events, Training
@@ -54,6 +56,8 @@ class CustomLoop(Adapter):
             tensors = [*model.parameters(), *model.buffers()]
             self._replays = training.replayer = ReplayedLoop(tensors, training.optimizer, training.audits, self._pauses)
             training.undo.callback(self._replays.end)
+            hook = register_optimizer_step_pre_hook(ModelHook(self._before_any_step))
+            training.undo.callback(hook.remove)
             training.explain = self._replays.explain_rows
 
     def options(self) -> dict[str, Any]:
@@ -212,6 +216,11 @@ class CustomLoop(Adapter):
         """The block is over: a step with reports that was not ended is one."""
         if self.step.updates or self.step.members or self.step.norms or self.step.noised:
             self._end_step()
+
+    def _before_any_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        assert self._training is not None
+        if optimizer is not self._training.optimizer and self._replays is not None:
+            self._training.guarded(partial(self._replays.before_other_step, optimizer))
 
     def _before_update(self) -> None:
         assert self._training is not None

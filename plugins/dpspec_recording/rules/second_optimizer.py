@@ -96,13 +96,13 @@ class OtherOptimizer:
         if replayed.moved:
             number = f"{replayed.moved} of {several(replayed.steps, 'replayed step')}"
             return f"its gradients moved with other records in the batch, at {number}"
+        if replayed.unknown:
+            return f"its gradients also read tensors of shape {replayed.unknown}: do these depend on records?"
         if replayed.follows_size:
             return (
                 "its loss has more rows in larger batches, which shows the number of drawn records: the accounting "
                 "keeps it secret; give the loss a fixed number of rows"
             )
-        if replayed.unknown:
-            return f"its gradients also read tensors of shape {replayed.unknown}: do these depend on records?"
         if replayed.reads and not self.is_regular:
             return "it steps after varying numbers of private steps: do numbers that the script read decide when?"
         if replayed.failure:

@@ -27,10 +27,11 @@ from dpspec_recording.step_replay.carried_values import CarriedValues
 from dpspec_recording.step_replay.facts import ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
+from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
-from dpspec_recording.step_replay.watch import ALWAYS, chosen
+from dpspec_recording.step_replay.watch import ALWAYS, SHARE, chosen
 
 _ATEN = torch.ops.aten
 
@@ -47,6 +48,9 @@ _SCALES, _RECORDS = (1.0, -30.0, 30.0, 0.0), 2
 
 #: Factors of the parameters under a batch of equal records. Thirty would overflow in 26 linear layers, ten in 38.
 _PARAMETER_SCALES = (1.0, 10.0)
+
+#: Seconds that replays of other optimizers may take, however short the training is.
+_SECONDS_OF_OTHERS = 2.0
 
 #: Roundings of a sum per record, and at least.
 _ROUNDINGS, _FEWEST = 64.0, 16
@@ -86,6 +90,9 @@ class ReplayedLoop:
         self.maps = GradientMaps()
         self.numbers = PythonNumbers()
         self.own_updates = OwnUpdates(optimizer, self._parameters)
+        #: The steps of other optimizers, whose gradients may read records.
+        self.others = OtherOptimizers(self._parameters, model_tensors)
+        self._records = 0  # of the last reported sum
         self._batch_tensors: list[Tensor] = []
         #: By tensor of the batch that was taken from it: tensors with a row for each record of the dataset.
         self._sources: dict[int, Tensor] = {}
@@ -124,6 +131,7 @@ class ReplayedLoop:
         self._steps += 1
         training = time.monotonic() - self._started
         traced = self._calls.are_new or chosen(self._random, self._tried, self._steps, self._seconds, training)
+        traced |= self.others.choose_step()
         traced &= not is_script_mode_active()
         if not traced:
             self._values_of_batch.stop()
@@ -166,6 +174,30 @@ class ReplayedLoop:
         """The optimizer has moved the parameters."""
         if self._trace is not None and self._update is not None:
             self._update_end = len(self._trace.operations)
+
+    def before_other_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Another optimizer steps, as of a generator: between the sum of a step and the batch of the next, or before.
+
+        The loop has not reported the batch of the present step before its sum. Records that the gradients read are then
+        other tensors of the script, and the number of records is the one of the step before.
+        """
+        self.others.note(optimizer)
+        trace, training = self._trace, time.monotonic() - self._started
+        if trace is None or not self._records or self._seconds > max(_SECONDS_OF_OTHERS, SHARE * training):
+            return
+        trace.stop()
+        start = time.monotonic()
+        self.others.replay(
+            trace,
+            optimizer,
+            self._batch_tensors,
+            self._find_records,
+            records=self._records,
+            is_over=_QUANTITIES[0] not in self._reported,
+        )
+        self._seconds += time.monotonic() - start
+        if not trace.failure:
+            trace.start()
 
     def _replay_update(self, trace: StepTrace) -> None:
         if self._update is None or not self._update_end or self._find_records is None:
@@ -241,6 +273,7 @@ class ReplayedLoop:
             clip_norm: The declared maximum norm of a contribution.
             dataset_records: The number of records of the dataset, if it is known.
         """
+        self._records = max(records, 0)
         trace, earlier = self._trace, [tensor for ref in self._earlier if (tensor := ref()) is not None]
         self._earlier = [weakref.ref(total) for total in sums]
         self._calls.stop()

@@ -72,9 +72,9 @@ class OtherReplays:
         """Whether operations or shapes differ between batches of different sizes."""
         return any(len(set(shapes.values())) > 1 for shapes in self._shapes.values())
 
-    def position(self, trace: StepTrace, updated: int) -> tuple[bool, int]:
+    def position(self, trace: StepTrace, *, is_over: bool) -> tuple[bool, int]:
         """The step in the private step: whether it follows the update, and its number before or after it."""
-        before, is_over = self._traced, updated > 0
+        before = self._traced
         continues = before is not None and before[0] is trace and before[1] == is_over
         number = before[2] + 1 if before is not None and continues else 1
         self._traced = trace, is_over, number
@@ -124,7 +124,11 @@ class OtherOptimizers:
 
     def choose_step(self) -> bool:
         """Whether to trace a private step although it was not chosen by chance."""
-        is_chosen = self._chosen < _MOST_TRACES and any(replays.sizes < 2 for replays in self.replays.values())
+        # as many are those of clients, whose clipped changes are the contributions of a federated training
+        is_few = len(self.replays) < _MOST_OPTIMIZERS
+        is_chosen = (
+            is_few and self._chosen < _MOST_TRACES and any(replays.sizes < 2 for replays in self.replays.values())
+        )
         self._chosen += is_chosen
         return is_chosen
 
@@ -138,10 +142,11 @@ class OtherOptimizers:
         trace: StepTrace,
         optimizer: Any,
         batch: Sequence[Tensor],
-        find_records: Callable[[], HeldRecords],
+        find_records: Callable[[], HeldRecords] | None,
         *,
-        updated: int,
-        public_ends: Mapping[int, int],
+        records: int,
+        is_over: bool,
+        public_ends: Mapping[int, int] | None = None,
     ) -> None:
         """Replay the gradients with which an optimizer steps next.
 
@@ -149,27 +154,28 @@ class OtherOptimizers:
             trace: The stopped trace.
             optimizer: The optimizer.
             batch: The tensors of the private step with a row for each record.
-            find_records: Finds its records in the trace.
-            updated: The number of operations of the private step, or 0 before its end.
+            find_records: Finds its records in the trace; None if the batch is not known yet.
+            records: The number of its records, or of those of the private step before.
+            is_over: Whether the private step is over.
             public_ends: Addresses of public batches, with the number of operations when they had their values.
         """
         replays = self.replays.get(id(optimizer))
         if replays is None:
             return
-        position = replays.position(trace, updated)
+        position = replays.position(trace, is_over=is_over)
         try:
             gradient_map, gradients, values = self._map(trace, optimizer, public_ends)
             if not gradient_map.gives(values, gradients):
                 raise AbstainError("the replay gives other gradients: it did not see the whole step")
             # numbers that the script reads for its logs move with the records, too
-            moves, _ = gradient_map.effects(values, batch, find_records)
-            replays.add(gradient_map, position, len(batch[0]), self._public, moves=moves)
+            moves = find_records is not None and gradient_map.effects(values, batch, find_records)[0]
+            replays.add(gradient_map, position, records, self._public, moves=moves)
         except Exception as error:
             stated = isinstance(error, AbstainError)
             replays.failure = (str(error) if stated else f"{type(error).__name__}: {error}")[:200]
 
     def _map(
-        self, trace: StepTrace, optimizer: Any, public_ends: Mapping[int, int]
+        self, trace: StepTrace, optimizer: Any, public_ends: Mapping[int, int] | None
     ) -> tuple[GradientMap, list[Tensor], list[Tensor]]:
         """The map from the present parameters, the executed gradients, and the values of the parameters."""
         if trace.failure:

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from dpspec_recording.public_data import PublicData
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
-#: ALWAYS took less than _SHARE of the training's time. At most _SIZED first steps, and as many after a new call, are
+#: ALWAYS took less than SHARE of the training's time. At most _SIZED first steps, and as many after a new call, are
 #: replayed until two had different batch sizes.
-_FIRST, ALWAYS, _SHARE, _SIZED = 2.0, 2, 0.05, 6
+_FIRST, ALWAYS, SHARE, _SIZED = 2.0, 2, 0.05, 6
 
 #: Most numbers of per-sample gradients that replays compare.
 _MOST_NUMBERS = 2**22
@@ -238,8 +238,15 @@ class ReplayedSteps:
         batch = self._batch if self._updated else self._traced_batch(trace)
         records = self._records if self._updated else self._drawn()
         find_records = partial(self._find_records, trace, batch, records)
-        public_ends = self._public_ends
-        self.others.replay(trace, optimizer, batch, find_records, updated=self._updated, public_ends=public_ends)
+        self.others.replay(
+            trace,
+            optimizer,
+            batch,
+            find_records,
+            records=len(batch[0]),
+            is_over=self._updated > 0,
+            public_ends=self._public_ends,
+        )
 
     def _traced_batch(self, trace: StepTrace) -> list[Tensor]:
         """The tensors of the step with a row for each record."""
@@ -630,4 +637,4 @@ class ReplayedSteps:
 
 def chosen(source: random.Random, tried: int, step: int, seconds: float, training: float) -> bool:
     """Whether to replay a step, by number: ``tried`` replays took ``seconds`` of the training's."""
-    return tried < ALWAYS or (seconds < _SHARE * training and source.random() * step < _FIRST)
+    return tried < ALWAYS or (seconds < SHARE * training and source.random() * step < _FIRST)

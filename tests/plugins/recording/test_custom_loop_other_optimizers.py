@@ -1,0 +1,116 @@
+"""Custom loops that train a private discriminator, and a generator by another optimizer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.checked_runs import checked
+from support.public_mistakes.parts import OwnLoop
+from torch import Tensor, nn
+
+#: The number of fakes of a generator's loss.
+FAKES = 12
+
+LossOf = Callable[["Adversarial", Tensor], Tensor]
+
+
+class Adversarial(OwnLoop):
+    """A discriminator that is trained privately, and a generator of features, which take turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, self.x.shape[1]))
+        self.other = torch.optim.Adam(self.generator.parameters(), lr=0.01)
+        self.mean = self.x.mean(0)
+
+    def generate(self, count: int) -> Tensor:
+        fakes: Tensor = self.generator(torch.randn(count, 3))
+        return fakes
+
+    def step_generator(self, loss: Tensor) -> None:
+        self.other.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.other.step()
+
+    def step_between(self, run: Any, drawn: Tensor, norms: Tensor, total: list[Tensor], loss_of: LossOf) -> None:
+        """Make a private step in which the generator steps after the sum."""
+        run.sampled(drawn)
+        run.clipped(norms)
+        run.summed(total)
+        self.step_generator(loss_of(self, drawn))
+        noise = list(self.noise())
+        run.noised(noise)
+        for p, t, n in zip(self.parameters, total, noise, strict=True):
+            p.grad = (t + n) / (self.rate * self.records)
+        self.optimizer.step()
+        run.stepped()
+
+    def cautions(self, folder: Path, loss_of: LossOf, *, when: str = "after") -> str:
+        """The caution of the rule, or "" without one.
+
+        when: the generator steps "after" the private step, after the batch was "drawn", after its sum was "summed", or
+        if a number that the loop read of a batch is small ("decided").
+        """
+        with self.recorder(folder) as run:
+            for number in range(6):
+                drawn = self.poisson()
+                if when == "drawn":
+                    self.step_generator(loss_of(self, drawn))
+                norms, total = self.clipped(self.rows(drawn))
+                if when == "summed":
+                    self.step_between(run, drawn, norms, total, loss_of)
+                else:
+                    self.step(run, drawn, norms, total, self.noise())
+                score = float(self.model(self.x[drawn]).mean()) if when == "decided" else 0.0
+                if when == "after" or (when == "decided" and number % 3 and score < 1e9):
+                    self.step_generator(loss_of(self, drawn))
+        rules = checked(folder, epsilon=100.0).audit.recording.rules
+        return next((rule.text for rule in rules if rule.name == "second-optimizer"), "")
+
+
+def of_fakes(gan: Adversarial, _: Tensor) -> Tensor:
+    return -gan.model(gan.generate(FAKES)).mean()
+
+
+def of_a_mean(gan: Adversarial, drawn: Tensor) -> Tensor:
+    return of_fakes(gan, drawn) + (gan.generate(FAKES).mean(0) - gan.x[drawn].mean(0)).square().mean()
+
+
+def of_an_earlier_mean(gan: Adversarial, drawn: Tensor) -> Tensor:
+    return of_fakes(gan, drawn) + (gan.generate(FAKES).mean(0) - gan.mean).square().mean()
+
+
+def of_as_many_fakes(gan: Adversarial, drawn: Tensor) -> Tensor:
+    return -gan.model(gan.generate(len(drawn))).mean()
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("when", ["after", "drawn", "summed"])
+def test_a_generator_that_reads_the_private_model_alone_gets_no_caution(when: str, tmp_path: Path) -> None:
+    assert not Adversarial().cautions(tmp_path / "run", of_fakes, when=when)
+
+
+@pytest.mark.family
+@pytest.mark.parametrize("when", ["after", "drawn", "summed"])
+@pytest.mark.parametrize(
+    ("loss_of", "words"),
+    [
+        (of_a_mean, "do these depend on records"),
+        (of_an_earlier_mean, "read tensors of shape 20: do these"),
+        (of_as_many_fakes, "more rows in larger batches"),
+    ],
+)
+def test_a_generator_that_reads_records_or_their_number_is_named(
+    loss_of: LossOf, words: str, when: str, tmp_path: Path
+) -> None:
+    caution = Adversarial().cautions(tmp_path / "run", loss_of, when=when)
+    moved = loss_of is of_a_mean and when == "summed"  # the batch is known
+    assert ("its gradients moved with other records" if moved else words) in caution
+
+
+@pytest.mark.ci
+def test_steps_at_times_that_a_number_of_the_batch_decides_are_named(tmp_path: Path) -> None:
+    words = "do numbers that the script read decide when"
+    assert words in Adversarial().cautions(tmp_path / "run", of_fakes, when="decided")
