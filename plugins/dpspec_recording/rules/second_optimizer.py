@@ -49,6 +49,7 @@ class ReplayedGradients:
         public: The number of those that read declared public data.
         unknown: The shapes of tensors that the gradients read, and whose source is not known; empty without.
         reads: Whether the script read a number in Python before the optimizer's step.
+        varying: Whether numbers of Python in the operations of its gradients differ between steps.
         failure: Why the last step that was not replayed was not; empty if none.
     """
 
@@ -59,6 +60,7 @@ class ReplayedGradients:
     public: Count
     unknown: str
     reads: bool
+    varying: bool
     failure: str
 
 
@@ -103,6 +105,8 @@ class OtherOptimizer:
                 "its loss has more rows in larger batches, which shows the number of drawn records: the accounting "
                 "keeps it secret; give the loss a fixed number of rows"
             )
+        if replayed.varying:
+            return "numbers in the operations of its gradients change from step to step: do these depend on records?"
         if replayed.reads and not self.is_regular:
             return "it steps after varying numbers of private steps: do numbers that the script read decide when?"
         if replayed.failure:
@@ -239,6 +243,7 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
             public=replays.public,
             unknown=replays.unknown,
             reads=replays.reads,
+            varying=replays.varying,
             failure=replays.failure,
         )
 

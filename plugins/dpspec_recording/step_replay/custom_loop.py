@@ -93,6 +93,9 @@ class ReplayedLoop:
         #: The steps of other optimizers, whose gradients may read records.
         self.others = OtherOptimizers(self._parameters, model_tensors)
         self._records = 0  # of the last reported sum
+        #: Of the traced step: the operations that draw its noise, and the random numbers of other optimizers.
+        self._noise_draws: set[int] = set()
+        self._other_draws: list[tuple[torch.optim.Optimizer, set[int]]] = []
         self._batch_tensors: list[Tensor] = []
         #: By tensor of the batch that was taken from it: tensors with a row for each record of the dataset.
         self._sources: dict[int, Tensor] = {}
@@ -152,6 +155,7 @@ class ReplayedLoop:
             self._trace = None
         self._batch_tensors, self._find_records, self._reported = [], None, {}
         self._update, self._update_end = None, 0
+        self._noise_draws, self._other_draws = set(), []
         self._calls.stop()
 
     def note(self, quantity: str, tensors: Sequence[Tensor]) -> None:
@@ -159,6 +163,10 @@ class ReplayedLoop:
         if self._trace is not None and not self._trace.failure:
             values = [tensor.detach().clone() for tensor in tensors]
             self._reported[quantity] = [*tensors], values, len(self._trace.operations)
+            if quantity == _QUANTITIES[1] and self.others.replays:
+                operations = len(self._trace.operations)
+                self._noise_draws = GradientMap(self._trace, (), tensors, end=operations, parameters=()).draws
+                self._compare_draws()
 
     def generators_of(self, tensors: Sequence[Tensor]) -> list[torch.Generator]:
         """The generators from which tensors of this step follow; none if it is not traced."""
@@ -187,7 +195,7 @@ class ReplayedLoop:
             return
         trace.stop()
         start = time.monotonic()
-        self.others.replay(
+        gradient_map = self.others.replay(
             trace,
             optimizer,
             self._batch_tensors,
@@ -195,9 +203,18 @@ class ReplayedLoop:
             records=self._records,
             is_over=_QUANTITIES[0] not in self._reported,
         )
+        if gradient_map is not None:
+            self._other_draws.append((optimizer, gradient_map.draws))
+            self._compare_draws()
         self._seconds += time.monotonic() - start
         if not trace.failure:
             trace.start()
+
+    def _compare_draws(self) -> None:
+        """Look for the noise in the gradients of other optimizers: who knows it knows the sum."""
+        for optimizer, draws in self._other_draws:
+            if draws & self._noise_draws:
+                self.others.doubt(optimizer, "it reads random numbers of the private noise")
 
     def _replay_update(self, trace: StepTrace) -> None:
         if self._update is None or not self._update_end or self._find_records is None:

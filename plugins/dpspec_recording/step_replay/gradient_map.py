@@ -60,6 +60,8 @@ class GradientMap:
         operands: Of these, the tensors that the operations read, or whose numbers they use without change.
         shapes_of_results: The operations, except for views, with the shapes of their results.
         reads_known: Whether the operations read public batches of the trace.
+        numbers: The real numbers of Python in the operations, in order.
+        draws: The identities of the operations that draw random numbers for the map.
         has_reads: Whether the script read a number other than an integer in Python before the targets had their values.
         is_division: Whether they leave the sources or only divide them, as Opacus does; others may read them, as
             torch's SGD copies the first gradient into its momentum.
@@ -146,6 +148,8 @@ class GradientMap:
             for tensor in tensors
         ]
         read_tensors += used
+        self.numbers = [leaf for operation in steps_of_map for leaf in _numbers(operation)]
+        self.draws = {id(operation) for operation in (*steps_of_map, *steps_of_reads) if operation.states}
         self.has_reads = any(not read.is_integer() for _, _, read in reads)
         self.reads_known = any(
             address_of(tensor) in (public_ends or {}) for operation in steps_of_map for tensor in _arguments(operation)

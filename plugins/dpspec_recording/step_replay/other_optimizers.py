@@ -47,6 +47,7 @@ class OtherReplays:
         public: The number of steps whose gradients read declared public data.
         unknown: The shapes of further tensors that the gradients of a step read; empty without.
         reads: Whether the script read a number in Python, which may have decided that the optimizer steps.
+        varying: Whether numbers of Python in the operations differ between the steps at one place in a private step.
         failure: Why the last step that was traced and not replayed was not.
     """
 
@@ -56,9 +57,12 @@ class OtherReplays:
     unknown: str = ""
     public: int = 0
     reads: bool = False
+    varying: bool = False
     failure: str = ""
     #: The shapes by the number of records, for each of its steps in a private step.
     _shapes: dict[tuple[bool, int], dict[int, Any]] = field(default_factory=dict)
+    #: The numbers of Python in the operations of the first step at each place.
+    _numbers: dict[tuple[bool, int], str] = field(default_factory=dict)
     #: The last trace, whether the private step was over, and the number of its steps in this part.
     _traced: tuple[StepTrace, bool, int] | None = None
 
@@ -100,6 +104,8 @@ class OtherReplays:
             gradient_map.inputs = unknown
             self.unknown = self.unknown or gradient_map.shapes
         self.reads |= gradient_map.has_reads
+        numbers = str(gradient_map.numbers)  # NaN equals itself
+        self.varying |= self._numbers.setdefault(position, numbers) != numbers
         self._shapes.setdefault(position, {}).setdefault(records, gradient_map.shapes_of_results)
 
 
@@ -121,6 +127,10 @@ class OtherOptimizers:
         self._private, self._model, self._public = list(private), list(model), public
         self.replays: dict[int, OtherReplays] = {}
         self._chosen = 0
+
+    def doubt(self, optimizer: Any, reason: str) -> None:
+        """Note why a step of an optimizer does not count as replayed."""
+        self.replays[id(optimizer)].failure = reason
 
     def choose_step(self) -> bool:
         """Whether to trace a private step although it was not chosen by chance."""
@@ -147,8 +157,8 @@ class OtherOptimizers:
         records: int,
         is_over: bool,
         public_ends: Mapping[int, int] | None = None,
-    ) -> None:
-        """Replay the gradients with which an optimizer steps next.
+    ) -> GradientMap | None:
+        """Replay the gradients with which an optimizer steps next, and return their map if it was replayed.
 
         Args:
             trace: The stopped trace.
@@ -161,7 +171,7 @@ class OtherOptimizers:
         """
         replays = self.replays.get(id(optimizer))
         if replays is None:
-            return
+            return None
         position = replays.position(trace, is_over=is_over)
         try:
             gradient_map, gradients, values = self._map(trace, optimizer, public_ends)
@@ -170,9 +180,11 @@ class OtherOptimizers:
             # numbers that the script reads for its logs move with the records, too
             moves = find_records is not None and gradient_map.effects(values, batch, find_records)[0]
             replays.add(gradient_map, position, records, self._public, moves=moves)
+            return gradient_map
         except Exception as error:
             stated = isinstance(error, AbstainError)
             replays.failure = (str(error) if stated else f"{type(error).__name__}: {error}")[:200]
+            return None
 
     def _map(
         self, trace: StepTrace, optimizer: Any, public_ends: Mapping[int, int] | None

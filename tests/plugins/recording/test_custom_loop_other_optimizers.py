@@ -86,6 +86,10 @@ def of_as_many_fakes(gan: Adversarial, drawn: Tensor) -> Tensor:
     return -gan.model(gan.generate(len(drawn))).mean()
 
 
+def of_a_number(gan: Adversarial, drawn: Tensor) -> Tensor:
+    return of_fakes(gan, drawn) * (1.0 + gan.x[drawn].square().mean().item())
+
+
 @pytest.mark.family
 @pytest.mark.parametrize("when", ["after", "drawn", "summed"])
 def test_a_generator_that_reads_the_private_model_alone_gets_no_caution(when: str, tmp_path: Path) -> None:
@@ -100,6 +104,7 @@ def test_a_generator_that_reads_the_private_model_alone_gets_no_caution(when: st
         (of_a_mean, "do these depend on records"),
         (of_an_earlier_mean, "read tensors of shape 20: do these"),
         (of_as_many_fakes, "more rows in larger batches"),
+        (of_a_number, "numbers in the operations of its gradients change from step to step"),
     ],
 )
 def test_a_generator_that_reads_records_or_their_number_is_named(
@@ -114,3 +119,22 @@ def test_a_generator_that_reads_records_or_their_number_is_named(
 def test_steps_at_times_that_a_number_of_the_batch_decides_are_named(tmp_path: Path) -> None:
     words = "do numbers that the script read decide when"
     assert words in Adversarial().cautions(tmp_path / "run", of_fakes, when="decided")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("is_early", "words"), [(True, "reads random numbers of the private noise"), (False, "read tensors of shape 16 x")]
+)
+def test_a_generator_that_reads_the_noise_is_named(is_early: bool, words: str, tmp_path: Path) -> None:
+    class Leaking(Adversarial):
+        """The generator steps by the noise of the private step, before the update or after it."""
+
+        def step(self, run: Any, drawn: Tensor, norms: Tensor, total: Any, noise: Any, *_: Any) -> None:
+            noise = list(noise)
+            for is_before in (True, False):
+                if is_before is is_early:
+                    self.step_generator(of_fakes(self, drawn) + noise[0].sum() * self.generate(FAKES).mean())
+                if is_before:
+                    super().step(run, drawn, norms, total, noise)
+
+    assert words in Leaking().cautions(tmp_path / "run", of_fakes, when="never")
