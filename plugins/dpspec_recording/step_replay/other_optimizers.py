@@ -134,7 +134,7 @@ class OtherOptimizers:
 
     def choose_step(self) -> bool:
         """Whether to trace a private step although it was not chosen by chance."""
-        # as many are those of clients, whose clipped changes are the contributions of a federated training
+        # as many belong to clients, whose clipped changes are the contributions of a federated training
         is_few = len(self.replays) < _MOST_OPTIMIZERS
         is_chosen = (
             is_few and self._chosen < _MOST_TRACES and any(replays.sizes < 2 for replays in self.replays.values())
@@ -165,7 +165,7 @@ class OtherOptimizers:
             optimizer: The optimizer.
             batch: The tensors of the private step with a row for each record.
             find_records: Finds its records in the trace; None if the batch is not known yet.
-            records: The number of its records, or of those of the private step before.
+            records: The number of its records, or of the records of the private step before.
             is_over: Whether the private step is over.
             public_ends: Addresses of public batches, with the number of operations when they had their values.
         """
