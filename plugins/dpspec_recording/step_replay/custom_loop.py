@@ -93,9 +93,10 @@ class ReplayedLoop:
         #: The steps of other optimizers, whose gradients may read records.
         self.others = OtherOptimizers(self._parameters, model_tensors)
         self._records = 0  # of the last reported sum
-        #: Of the traced step: the operations that draw its noise, and the random numbers of other optimizers.
-        self._noise_draws: set[int] = set()
+        #: Of the traced step: the operations that draw its batch or noise, and the random numbers of other optimizers.
+        self._private_draws: set[int] = set()
         self._other_draws: list[tuple[torch.optim.Optimizer, set[int]]] = []
+        self._seconds_of_others = 0.0
         self._batch_tensors: list[Tensor] = []
         #: By tensor of the batch that was taken from it: tensors with a row for each record of the dataset.
         self._sources: dict[int, Tensor] = {}
@@ -155,7 +156,7 @@ class ReplayedLoop:
             self._trace = None
         self._batch_tensors, self._find_records, self._reported = [], None, {}
         self._update, self._update_end = None, 0
-        self._noise_draws, self._other_draws = set(), []
+        self._private_draws, self._other_draws = set(), []
         self._calls.stop()
 
     def note(self, quantity: str, tensors: Sequence[Tensor]) -> None:
@@ -163,10 +164,8 @@ class ReplayedLoop:
         if self._trace is not None and not self._trace.failure:
             values = [tensor.detach().clone() for tensor in tensors]
             self._reported[quantity] = [*tensors], values, len(self._trace.operations)
-            if quantity == _QUANTITIES[1] and self.others.replays:
-                operations = len(self._trace.operations)
-                self._noise_draws = GradientMap(self._trace, (), tensors, end=operations, parameters=()).draws
-                self._compare_draws()
+            if quantity == _QUANTITIES[1]:
+                self._note_private(self._trace, tensors)
 
     def generators_of(self, tensors: Sequence[Tensor]) -> list[torch.Generator]:
         """The generators from which tensors of this step follow; none if it is not traced."""
@@ -191,7 +190,7 @@ class ReplayedLoop:
         """
         self.others.note(optimizer)
         trace, training = self._trace, time.monotonic() - self._started
-        if trace is None or not self._records or self._seconds > max(_SECONDS_OF_OTHERS, SHARE * training):
+        if trace is None or not self._records or self._seconds_of_others > max(_SECONDS_OF_OTHERS, SHARE * training):
             return
         trace.stop()
         start = time.monotonic()
@@ -206,15 +205,22 @@ class ReplayedLoop:
         if gradient_map is not None:
             self._other_draws.append((optimizer, gradient_map.draws))
             self._compare_draws()
-        self._seconds += time.monotonic() - start
+        self._seconds_of_others += time.monotonic() - start
         if not trace.failure:
             trace.start()
 
+    def _note_private(self, trace: StepTrace, tensors: Sequence[Tensor]) -> None:
+        """Note the random numbers of the reported noise, or of the drawn records."""
+        if self.others.replays and not trace.failure:
+            operations = len(trace.operations)
+            self._private_draws |= GradientMap(trace, (), tensors, end=operations, parameters=()).draws
+            self._compare_draws()
+
     def _compare_draws(self) -> None:
-        """Look for the noise in the gradients of other optimizers: who knows it knows the sum."""
+        """Look for the noise, which gives the sum away, and the drawn records in the gradients of other optimizers."""
         for optimizer, draws in self._other_draws:
-            if draws & self._noise_draws:
-                self.others.doubt(optimizer, "it reads random numbers of the private noise")
+            if draws & self._private_draws:
+                self.others.doubt(optimizer, "it reads random numbers of the private batch or noise")
 
     def _replay_update(self, trace: StepTrace) -> None:
         if self._update is None or not self._update_end or self._find_records is None:
@@ -299,6 +305,7 @@ class ReplayedLoop:
             self.end()
             return
         trace.stop()
+        self._note_private(trace, drawn)
         self._tried += 1
         start = time.monotonic()
         try:

@@ -10,6 +10,8 @@ from support.checked_runs import checked
 from support.public_mistakes.parts import OwnLoop
 from torch import Tensor, nn
 
+OF_PRIVATE_DRAWS = "it reads random numbers of the private batch or noise"
+
 #: The number of fakes of a generator's loss.
 FAKES = 12
 
@@ -123,7 +125,8 @@ def test_steps_at_times_that_a_number_of_the_batch_decides_are_named(tmp_path: P
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("is_early", "words"), [(True, "reads random numbers of the private noise"), (False, "read tensors of shape 16 x")]
+    ("is_early", "words"),
+    [(True, "reads random numbers of the private batch or noise"), (False, "read tensors of shape 16 x")],
 )
 def test_a_generator_that_reads_the_noise_is_named(is_early: bool, words: str, tmp_path: Path) -> None:
     class Leaking(Adversarial):
@@ -138,3 +141,17 @@ def test_a_generator_that_reads_the_noise_is_named(is_early: bool, words: str, t
                     super().step(run, drawn, norms, total, noise)
 
     assert words in Leaking().cautions(tmp_path / "run", of_fakes, when="never")
+
+
+@pytest.mark.ci
+def test_a_generator_that_reads_which_records_were_drawn_is_named(tmp_path: Path) -> None:
+    def of_the_share(gan: Adversarial, _: Tensor) -> Tensor:
+        return of_fakes(gan, _) * gan.is_drawn.float().mean()
+
+    class Masked(Adversarial):
+        def poisson(self) -> Tensor:
+            self.is_drawn = torch.rand(self.records) < self.rate
+            return self.is_drawn.nonzero().squeeze(1)
+
+    caution = Masked().cautions(tmp_path / "run", of_the_share, when="drawn")
+    assert OF_PRIVATE_DRAWS in caution
