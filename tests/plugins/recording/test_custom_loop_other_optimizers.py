@@ -1,8 +1,10 @@
 """Custom loops that train a private discriminator, and a generator by another optimizer."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -49,25 +51,29 @@ class Adversarial(OwnLoop):
         self.optimizer.step()
         run.stepped()
 
-    def cautions(self, folder: Path, loss_of: LossOf, *, when: str = "after") -> str:
-        """The caution of the rule, or "" without one.
+    def train(self, run: Any, loss_of: LossOf, *, when: str) -> None:
+        """Make six private steps.
 
         when: the generator steps "after" the private step, after the batch was "drawn", after its sum was "summed", or
         if a number that the loop read of a batch is small ("decided").
         """
+        for number in range(6):
+            drawn = self.poisson()
+            if when == "drawn":
+                self.step_generator(loss_of(self, drawn))
+            norms, total = self.clipped(self.rows(drawn))
+            if when == "summed":
+                self.step_between(run, drawn, norms, total, loss_of)
+            else:
+                self.step(run, drawn, norms, total, self.noise())
+            score = float(self.model(self.x[drawn]).mean()) if when == "decided" else 0.0
+            if when == "after" or (when == "decided" and number % 3 and score < 1e9):
+                self.step_generator(loss_of(self, drawn))
+
+    def cautions(self, folder: Path, loss_of: LossOf, *, when: str = "after") -> str:
+        """The caution of the rule, or "" without one."""
         with self.recorder(folder) as run:
-            for number in range(6):
-                drawn = self.poisson()
-                if when == "drawn":
-                    self.step_generator(loss_of(self, drawn))
-                norms, total = self.clipped(self.rows(drawn))
-                if when == "summed":
-                    self.step_between(run, drawn, norms, total, loss_of)
-                else:
-                    self.step(run, drawn, norms, total, self.noise())
-                score = float(self.model(self.x[drawn]).mean()) if when == "decided" else 0.0
-                if when == "after" or (when == "decided" and number % 3 and score < 1e9):
-                    self.step_generator(loss_of(self, drawn))
+            self.train(run, loss_of, when=when)
         rules = checked(folder, epsilon=100.0).audit.recording.rules
         return next((rule.text for rule in rules if rule.name == "second-optimizer"), "")
 
@@ -155,3 +161,17 @@ def test_a_generator_that_reads_which_records_were_drawn_is_named(tmp_path: Path
 
     caution = Masked().cautions(tmp_path / "run", of_the_share, when="drawn")
     assert OF_PRIVATE_DRAWS in caution
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("when", ["after", "drawn"])
+def test_replays_change_neither_weights_nor_random_numbers(when: str, tmp_path: Path) -> None:
+    def trained(is_recorded: bool) -> list[Tensor]:
+        torch.manual_seed(5)
+        gan = Adversarial()
+        torch.manual_seed(6)  # the recorder may draw numbers before the block
+        with gan.recorder(tmp_path / "run") if is_recorded else contextlib.nullcontext(MagicMock()) as run:
+            gan.train(run, of_a_mean, when=when)
+        return [*gan.parameters, *gan.generator.parameters(), torch.get_rng_state()]
+
+    assert all(map(torch.equal, trained(True), trained(False)))
