@@ -167,8 +167,8 @@ def test_the_revealed_pair_is_the_weighted_sum_of_its_cases(direction: Direction
     assert exact == pytest.approx(step.delta(epsilon).upper, abs=1e-9)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.family
 def test_several_epsilons_at_once_have_the_profile_of_each(direction: Direction) -> None:
     pair = Revealed([(0.8, Mixture.poisson(2, 0.3, 1.0)), (0.2, Mixture([0.0, 2.0], [0.7, 0.3], 1.0))])
     epsilons = [-0.3, 0.0, 0.4, 3.0]

@@ -142,6 +142,7 @@ def _check(
     if target.exit_code != 0:
         return
     codes = []
+    _flush()  # what the script printed into a pipe comes before what the check prints there
     for folder in session.folders:
         if len(session.folders) > 1:
             say(f"dpspec record: check of {os.path.relpath(folder)}")
@@ -149,6 +150,10 @@ def _check(
     if not codes or session.failures:
         codes.append(ExitCode.NOTHING_TO_RUN)
     if worst := max(codes):
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        _flush()
         os._exit(worst)  # the interpreter is ending, and no exception changes its exit code any more
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
