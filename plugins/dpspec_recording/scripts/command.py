@@ -142,7 +142,7 @@ def _check(
     if target.exit_code != 0:
         return
     codes = []
-    _flush()  # what the script printed into a pipe comes before what the check prints there
+    _flush()  # the output of the script comes before the output of the check, also in a pipe
     for folder in session.folders:
         if len(session.folders) > 1:
             say(f"dpspec record: check of {os.path.relpath(folder)}")
