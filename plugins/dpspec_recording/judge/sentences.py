@@ -82,6 +82,7 @@ def confirmations(
         "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
         f"from its batch, earlier ones or the dataset{_varying(run)}{_not_replayed(run)}"
     )
+    yield from _tested(run)
     noted = [facts for facts in _noted(run, second_optimizer.RULE, OtherOptimizers) if facts is not None]
     stepped = dict.fromkeys(optimizer.name for facts in noted for optimizer in facts.optimizers)
     if stepped:
@@ -111,8 +112,8 @@ def confirmations(
         tails = untested_tails(run.fact(Noise))
         its_tails = f", and the noise is Gaussian in all directions and {tails}" if tails else ""
         yield (
-            "the loop reports every drawn batch, also skipped ones, and draws them at random (by no hash or list); its "
-            "reported norms (after all weights), sums and noise are true"
+            "the loop reports every drawn batch, skips none by its records, and draws them at random (by no hash or "
+            "list); its reported norms (after all weights), sums and noise are true"
             f"{its_tails}"
         )
         if _not_replayed(run):
@@ -200,6 +201,17 @@ def _varying(run: RecordedRun) -> str:
     if replays is None or not replays.varying or replays.reading:
         return ""
     return "; the loss uses numbers that vary between steps (no loss of earlier steps)"
+
+
+def _tested(run: RecordedRun) -> Iterator[str]:
+    """A sentence if the script tests conditions on a batch before its sum: the other branch may not have run."""
+    replays = run.fact(Replays)
+    if replays is not None and replays.testing:
+        steps = several(replays.testing, "traced step")
+        yield (
+            f"no batch is skipped, repeated or weighed by a condition on its records: {steps} tested one in Python "
+            "before the sum (if, assert)"
+        )
 
 
 def _loads(run: RecordedRun) -> str:

@@ -126,6 +126,7 @@ class ReplayedLoop:
             carrying=self._carrying,
             varying=self.numbers.varying,
             reading=self.numbers.reading,
+            testing=self.numbers.testing,
             tables=0,
             sizes=None,  # no step is replayed at another batch size
         )

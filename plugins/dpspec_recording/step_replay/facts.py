@@ -29,7 +29,7 @@ class ReplayFacts:
     batch. failure: why the last chosen step that was not replayed was not. carrying: the number of steps whose
     sum depends on values of the batch before; tables: on a table of all records. varying: the number of traced steps
     with another number of Python in their operations than an earlier one; reading: with one that follows from a read
-    number.
+    number; testing: with a condition on the batch in Python.
     """
 
     tried: Number = field(metadata=_SUM)
@@ -44,13 +44,14 @@ class ReplayFacts:
     tables: Count = field(metadata=_SUM)
     varying: Count = field(metadata=_SUM)
     reading: Count = field(metadata=_SUM)
+    testing: Count = field(metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
 
     @classmethod
     def of_none(cls, failure: str) -> "ReplayFacts":
         """The facts of a training none of whose steps can be replayed, for a reason."""
         counts = dict.fromkeys(("tried", "replayed", "replacements", "moved", "outputs", "gradients", "longest"), 0.0)
-        return cls(**counts, failure=failure, carrying=0, tables=0, varying=0, reading=0, sizes=None)
+        return cls(**counts, failure=failure, carrying=0, tables=0, varying=0, reading=0, testing=0, sizes=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,10 +51,11 @@ class PythonNumbers:
     Attributes:
         varying: The number of steps with another number than an earlier one, for another reason than the batch size.
         reading: The number of steps with a number that follows from one that the script read before.
+        testing: The number of steps with a condition on the batch, as of ``if``: it may have skipped the batch.
     """
 
     def __init__(self) -> None:
-        self.varying = self.reading = 0
+        self.varying = self.reading = self.testing = 0
         self._earlier: dict[Hashable, list[_Step]] = {}
 
     def note(self, operations: Sequence[Operation], batch: Sequence[Tensor]) -> None:
@@ -64,6 +65,7 @@ class PythonNumbers:
         """
         of_batch = {address_of(tensor) for tensor in batch} - {0}
         reads, used, functions = list[float](), list[tuple[int, float]](), list[object]()
+        is_tested = False
         for operation in operations:
             functions.append(operation.function)
             used += [(len(reads), number) for number in _floats(operation)]
@@ -74,6 +76,8 @@ class PythonNumbers:
             of_batch |= {*operation.addresses, *map(address_of, written)} - {0}
             if operation.function in TO_PYTHON and isinstance(operation.results, float):
                 reads.append(operation.results)
+            is_tested |= operation.function in TO_PYTHON and isinstance(operation.results, bool)
+        self.testing += is_tested
         if not used or len(reads) > _MOST_READS or len(used) > _MOST_USED:
             return
         earlier = self._earlier.setdefault((*functions, len(used)), [])

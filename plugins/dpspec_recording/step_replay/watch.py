@@ -146,6 +146,7 @@ class ReplayedSteps:
             carrying=self.carrying,
             varying=self.numbers.varying,
             reading=self.numbers.reading,
+            testing=self.numbers.testing,
             tables=self.tables,
             sizes=self._size_facts(),
         )

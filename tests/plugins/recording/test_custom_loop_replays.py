@@ -111,6 +111,24 @@ SCALINGS = [
 ]
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("is_tested", [True, False])
+def test_a_condition_on_the_batch_is_asked_about(is_tested: bool, tmp_path: Path) -> None:
+    """A batch whose loss is large is skipped; none was."""
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn = loop.poisson()
+        with torch.no_grad():
+            loss = cross_entropy(loop.model(loop.x[drawn]), loop.y[drawn])
+        if is_tested and loss > 1e9:
+            return
+        loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise())
+
+    page = " ".join(run_page(trained(tmp_path / "run", step), 400).split())
+    asked = "skipped, repeated or weighed by a condition on its records: 3 traced steps tested one in Python"
+    assert (asked in page) == is_tested
+
+
 @pytest.mark.family
 @pytest.mark.parametrize(
     "step",

@@ -78,6 +78,7 @@ REPLAYS = ReplayFacts(
     failure="",
     carrying=0,
     varying=0,
+    testing=0,
     reading=0,
     tables=1,
     sizes=SIZES,

@@ -116,6 +116,7 @@ HONEST: dict[type[Probe[Any]], Any] = {
         failure="",
         carrying=0,
         varying=0,
+        testing=0,
         reading=0,
         tables=0,
         sizes=SIZES,

@@ -59,6 +59,20 @@ def test_schedules_means_and_logs_are_none(loss: Callable[[torch.Tensor, int], A
     assert (numbers.varying, numbers.reading) == (varying, 0)
 
 
+@pytest.mark.parametrize(
+    ("loss", "testing"),
+    [
+        (lambda x, _: bool(x.mean() > 0.0), 4),
+        (lambda x, _: torch.equal(x, x + 1.0), 4),
+        (lambda x, _: (x.isfinite().all() and x * 0.5, x.sum() > 0.0), 4),
+        (lambda x, _: x.mean().item() > 0.0, 0),  # no condition, but a number
+        (lambda x, step: bool(torch.tensor(step) > 2), 0),  # of the step
+    ],
+)
+def test_conditions_on_the_batch_are_counted(loss: Callable[[torch.Tensor, int], Any], testing: int) -> None:
+    assert noted(loss).testing == testing
+
+
 class Scaled(Training):
     """The logits are divided by ``temperature`` of them and the step."""
 
