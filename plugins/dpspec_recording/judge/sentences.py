@@ -209,8 +209,8 @@ def _tested(run: RecordedRun) -> Iterator[str]:
     if replays is not None and replays.testing:
         steps = several(replays.testing, "traced step")
         yield (
-            f"no batch is skipped, repeated or weighed by a condition on its records: {steps} tested one in Python "
-            "before the sum (if, assert)"
+            f"no batch is skipped, repeated or weighed by a condition on its records: {steps} tested such a "
+            "condition in Python before the sum (if, assert)"
         )
 
 

@@ -125,7 +125,7 @@ def test_a_condition_on_the_batch_is_asked_about(is_tested: bool, tmp_path: Path
         loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise())
 
     page = " ".join(run_page(trained(tmp_path / "run", step), 400).split())
-    asked = "skipped, repeated or weighed by a condition on its records: 3 traced steps tested one in Python"
+    asked = "skipped, repeated or weighed by a condition on its records: 3 traced steps tested such a condition in"
     assert (asked in page) == is_tested
 
 
