@@ -11,12 +11,13 @@ from dpspec.errors import UsageError
 from dpspec_recording import recognized
 from dpspec_recording.folder.header import GRADIENTS, Header
 from dpspec_recording.folder.step_record import ADAPTIVE_CONSTANTS, RAND_ON_EMPTY
+from dpspec_recording.fsdp2 import is_for_shards, sharding_of
 from dpspec_recording.origin import origin
 from dpspec_recording.planting.planted import GradientCanaries, Planted
 from dpspec_recording.public_data import PublicData
 from dpspec_recording.ranks.group import Group
 from dpspec_recording.ranks.rank_watch import data_digest
-from dpspec_recording.shards import local, refuse_precision, shard_of
+from dpspec_recording.shards import local
 from dpspec_recording.watching.arrays import ArrayModel, ReportedUpdates
 from dpspec_recording.watching.noise_sketch import width_of
 
@@ -36,8 +37,7 @@ class Parts:
         public: The data that the script declares public; None without.
         federated: Whether the records are clients of a server.
         distributed: Whether Opacus' optimizer sums over several processes.
-        shards: Of each sharded parameter the place of this process' first coordinate, and the number of all; () if
-            parameters are whole.
+        sharding: How the parameters are dealt to several processes; None if they are whole.
     """
 
     def __init__(
@@ -62,10 +62,12 @@ class Parts:
         recognized.refuse_model(model)
         optimizer = recognized.unwrapped(optimizer)
         recognized.refuse_parts("optimizer", optimizer)
-        recognized.refuse_shards(model, optimizer)
-        recognized.refuse_processes(optimizer, loader)
+        self.sharding = sharding_of(model, optimizer)
+        if self.sharding is None:
+            recognized.refuse_pieces(model)
+            recognized.refuse_processes(optimizer, loader)
         self.model, self.optimizer, self.loader = model, optimizer, loader
-        self.clipping = None if optimizer is None else recognized.clipping_of(optimizer)
+        self.clipping = "ghost" if self.sharding else None if optimizer is None else recognized.clipping_of(optimizer)
         declared = sorted(name for name, value in declaration.items() if value is not None)
         if not self.is_custom_loop and declared:
             raise UsageError(f"{', '.join(declared)}: Opacus' optimizer and loader say so themselves; leave it out")
@@ -80,7 +82,7 @@ class Parts:
         self.accountant = None if engine is None else recognized.AccountantWatch(engine)
         self.planted = _planted(loader, planted)
         self.public = None if public is None else PublicData(public, loader)
-        self.distributed = recognized.is_distributed(optimizer)
+        self.distributed = sums_over_processes(optimizer)
         if self.planted is not None and self.distributed:
             raise UsageError("canaries are for a training in one process: each rank would draw its own inclusion bits")
         self.declared, self.federated = checked_declaration(declaration), federated
@@ -96,16 +98,17 @@ class Parts:
                 f"optimizer: {strange} of its parameters are not in the model; give the model that it trains, "
                 "as make_private returned it"
             )
-        self.shards: tuple[tuple[int, int], ...] = ()
-        if recognized.is_sharded(optimizer):
-            refuse_precision(self.model)
-            self.shards = tuple(shard_of(p) for p in self.optimizer.params)
         self._require_fit()
 
     @property
     def is_custom_loop(self) -> bool:
         """Whether the script reports its steps: no optimizer of Opacus makes them."""
         return self.clipping is None
+
+    @property
+    def shards(self) -> tuple[tuple[int, int], ...]:
+        """Of each sharded parameter the place of this process' first coordinate, and the number of all; () if whole."""
+        return () if self.sharding is None else self.sharding.places
 
     @property
     def private_optimizer(self) -> Any:
@@ -123,7 +126,7 @@ class Parts:
         if isinstance(self.optimizer, ReportedUpdates):
             raise UsageError("a loop over arrays cannot be resumed: the recorder does not see its optimizer's state")
         if self.shards:
-            raise UsageError("a training whose parameters FSDP2 shards cannot be resumed: record it in one part")
+            raise UsageError("a training whose ranks hold rows of the parameters cannot be resumed: record one part")
 
     def rank_sampler(self) -> Any:
         batches = None if self.sampler is None else self.sampler.batches
@@ -280,6 +283,11 @@ class Parts:
             no_loader=sampler is None,
             notes=tuple(notes),
         )
+
+
+def sums_over_processes(optimizer: Any) -> bool:
+    """Whether Opacus' optimizer sums gradients over several processes."""
+    return recognized.is_distributed(optimizer) or is_for_shards(optimizer)
 
 
 def checked_declaration(declaration: Mapping[str, Any]) -> dict[str, Any]:

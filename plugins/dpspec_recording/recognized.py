@@ -38,7 +38,6 @@ CLIPPING: dict[str, Clipping] = {
     "DPOptimizerFastGradientClipping": "ghost",
     "DistributedDPOptimizer": "flat",
     "DistributedDPOptimizerFastGradientClipping": "ghost",
-    "FSDPOptimizerFastGradientClipping": "ghost",
 }
 
 #: Opacus' Poisson samplers, and their attribute for the number of records.
@@ -51,9 +50,6 @@ _SCHEMES: dict[type, Scheme] = {
     RandomSampler: "shuffled",
     DistributedSampler: "shuffled",
 }
-
-#: Opacus' optimizer for a model that FSDP2 shards.
-_SHARDED = "FSDPOptimizerFastGradientClipping"
 
 #: Wrappers of a model that is whole on each of several processes, with an attribute ``module``.
 _WHOLE = ("DistributedDataParallel", "DifferentiallyPrivateDistributedDataParallel")
@@ -109,11 +105,11 @@ def clipping_of(optimizer: Any) -> Clipping | None:
     opacus = sys.modules.get("opacus.optimizers")
     if opacus is not None and isinstance(optimizer, opacus.DPOptimizer):
         raise UsageError(
-            f"the recorder does not know {_name(kind)}, an optimizer derived from Opacus': record a custom loop, with "
-            "its original_optimizer for optimizer"
+            f"the recorder does not know {name_of(kind)}, an optimizer derived from Opacus': record a custom loop, "
+            "with its original_optimizer for optimizer"
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise UsageError(f"optimizer must be an optimizer of torch or Opacus, got {_name(kind)}")
+        raise UsageError(f"optimizer must be an optimizer of torch or Opacus, got {name_of(kind)}")
     return None
 
 
@@ -134,10 +130,10 @@ def refuse_other_loader(engine: Any, loader: Any) -> None:
             return
     if sizes[0] != sizes[1]:
         raise UsageError(
-            f"loader is over a dataset of {sizes[1]} records ({_name(type(iterated))}), and the engine's first "
-            f"make_private got one of {sizes[0]} ({_name(type(private))}): give the loader that make_private returned "
-            "for the training, not one for validation; an engine accounts for one dataset, so make another engine for "
-            "a training on other records"
+            f"loader is over a dataset of {sizes[1]} records ({name_of(type(iterated))}), and the engine's first "
+            f"make_private got one of {sizes[0]} ({name_of(type(private))}): give the loader that make_private "
+            "returned for the training, not one for validation; an engine accounts for one dataset, so make another "
+            "engine for a training on other records"
         )
 
 
@@ -148,7 +144,7 @@ def refuse_engine(engine: Any, optimizer: Any) -> None:
             "engine is Opacus' PrivacyEngineAdaptiveClipping: its clip norm has no bound; use PrivacyEngine"
         )
     if is_opacus(engine, "PrivacyEngine") and not is_opacus(optimizer, type(optimizer).__name__):
-        mismatch = f"optimizer is {_name(type(optimizer))}, which is not Opacus'"
+        mismatch = f"optimizer is {name_of(type(optimizer))}, which is not Opacus'"
         raise UsageError(
             f"{'no optimizer was given' if optimizer is None else mismatch}, and engine is Opacus' PrivacyEngine: give "
             "the optimizer that make_private returned, or, for a custom loop, engine=engine.accountant"
@@ -185,26 +181,8 @@ def refuse_parts(role: str, part: Any) -> None:
 
 
 def is_distributed(optimizer: Any) -> bool:
-    """Whether Opacus' optimizer sums gradients over several processes."""
-    return type(optimizer).__name__.startswith("Distributed") or is_sharded(optimizer)
-
-
-def is_sharded(optimizer: Any) -> bool:
-    return type(optimizer).__name__ == _SHARDED
-
-
-def is_fsdp2(module: nn.Module) -> bool:
-    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
-
-
-def refuse_shards(model: Any, optimizer: Any) -> None:
-    """Raise ``UsageError`` for a sharded model whose shards the recorder cannot compare."""
-    if any(map(is_fsdp2, model.modules())) and not is_sharded(optimizer):
-        optimizer_name = "None" if optimizer is None else _name(type(optimizer))
-        raise UsageError(
-            f"FSDP2 shards the model, and optimizer is {optimizer_name}: give make_private "
-            "grad_sample_mode='ghost_fsdp', and dpspec.record its results"
-        )
+    """Whether Opacus' optimizer sums gradients of whole models over several processes."""
+    return type(optimizer).__name__.startswith("Distributed")
 
 
 def refuse_processes(optimizer: Any, loader: Any) -> None:
@@ -215,7 +193,7 @@ def refuse_processes(optimizer: Any, loader: Any) -> None:
     elif getattr(loader, "distributed", False) is True:
         distribution = "loader is a distributed DPDataLoader"
     if distribution and not is_distributed(optimizer):
-        kind = "None" if optimizer is None else _name(type(optimizer))
+        kind = "None" if optimizer is None else name_of(type(optimizer))
         raise UsageError(
             f"{distribution}, and optimizer is {kind}, which sums over one: give make_private a model in "
             "DifferentiallyPrivateDistributedDataParallel or DistributedDataParallel, or use one process"
@@ -240,15 +218,15 @@ def sampler_of(loader: Any) -> Sampler:
     for class_name, size in _POISSON.items():
         if is_opacus(batches, class_name):
             rate, drawn_from = float(batches.sample_rate), int(getattr(batches, size))
-            return Sampler("poisson", _name(type(batches)), rate, drawn_from, batches=batches)
+            return Sampler("poisson", name_of(type(batches)), rate, drawn_from, batches=batches)
     if type(batches) is BatchSampler:
         inner: Any = batches.sampler
         scheme = _SCHEMES.get(type(inner), "unknown")
         if scheme == "shuffled" and getattr(inner, "replacement", False):
             scheme = "weighted"
-        return Sampler(scheme, _name(type(inner)), None, records, int(batches.batch_size), batches)
-    note = f"sampler {_name(type(batches))} is not known: which batches are likely is not"
-    return Sampler("unknown", _name(type(batches)), None, records, batches=batches, note=note)
+        return Sampler(scheme, name_of(type(inner)), None, records, int(batches.batch_size), batches)
+    note = f"sampler {name_of(type(batches))} is not known: which batches are likely is not"
+    return Sampler("unknown", name_of(type(batches)), None, records, batches=batches, note=note)
 
 
 def fills_empty_batches(loader: Any) -> bool | None:
@@ -284,13 +262,17 @@ def _called_by(function: Any) -> Iterator[Any]:
 
 
 def refuse_model(model: Any) -> None:
-    """Raise ``UsageError`` unless the model is a module of torch that is whole in this process."""
+    """Raise ``UsageError`` unless the model is a module of torch."""
     for module in (model, getattr(model, "_module", None)):
         refuse_parts("model", module)
     if not isinstance(model, nn.Module):
-        raise UsageError(f"model must be a torch.nn.Module, got {_name(type(model))}")
+        raise UsageError(f"model must be a torch.nn.Module, got {name_of(type(model))}")
+
+
+def refuse_pieces(model: nn.Module) -> None:
+    """Raise ``UsageError`` unless the model is whole in this process."""
     name = next((name for name, p in model.named_parameters() if type(p.data).__name__ == "DTensor"), None)
-    if name is not None and not any(map(is_fsdp2, model.modules())):
+    if name is not None:
         raise UsageError(
             f"parameter {name} of the model is a DTensor, as tensor parallelism makes: Opacus computes no gradients of "
             "single records of it; train whole models in DifferentiallyPrivateDistributedDataParallel"
@@ -405,6 +387,7 @@ def _resolved(dataset: Any, indices: Any, sources: dict[Any, int], depth: int) -
     return np.stack([np.full(len(indices), sources.setdefault(identity, len(sources))), indices])
 
 
-def _name(kind: type) -> str:
+def name_of(kind: type) -> str:
+    """A class with the first part of its module; without it if it is built in or the script's."""
     root = kind.__module__.partition(".")[0]
     return kind.__name__ if root in ("builtins", "__main__") else f"{root}.{kind.__name__}"

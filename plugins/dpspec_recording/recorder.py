@@ -95,7 +95,7 @@ def record(
 
     Raises:
         UsageError: The folder is not empty, or of another training, public data has private records, or the recorder
-            does not support a part: FSDP1, optimizers derived from Opacus'.
+            does not support a part: FullyShardedDataParallel, optimizers derived from Opacus'.
     """
     declaration = {"noise_multiplier": noise_multiplier, "clip_norm": clip_norm, "rate": rate, "records": records}
     if overwrite and resume:

@@ -66,6 +66,12 @@ _SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
 #: at most; a process as many bytes.
 _SLOWER, _MORE_SECONDS, _MOST_SECONDS, _MOST_BYTES = 4, 60, 1800, 8 << 30
 
+#: What killed a mutant if no test failed: a limit on processor time, or pytest that ended itself.
+_TIME, _CRASH = "time", "memory or imports"
+
+#: How many tests ``--most`` left out with ``--ci``, where pytest was stopped before the last one.
+_UNKNOWN = -1
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -87,7 +93,8 @@ class Outcome:
     Attributes:
         killer: The first test that fails with the mutant and not without it; None if the mutant survives.
         tests: How many tests met it, up to the first that failed.
-        left_out: How many tests that execute the line did not, because of their cost.
+        left_out: How many tests that execute the line did not, because of their cost; -1 if ``--most`` stopped a run
+            with ``--ci``.
         of: The folder of these tests.
     """
 
@@ -331,6 +338,8 @@ class Copy:
         if not files:
             return Outcome(None, 0, 0)
         killer, ran = self._killer(mutant, files, None, min(most, _MOST_SECONDS), "--ci", "-p", "no:processor-time")
+        if killer == _TIME and most < _MOST_SECONDS:
+            return Outcome(None, ran, _UNKNOWN)
         return Outcome(killer, ran, 0)
 
     def _killer(
@@ -351,7 +360,7 @@ class Copy:
             if code == 0 or code == 5:  # 5: no test ran
                 return None, ran
             if not failed:
-                return "time, memory or imports", ran
+                return _TIME if code in (-signal.SIGKILL, -signal.SIGXCPU) else _CRASH, ran
             if failed[0] not in self._sound:
                 ended, _, _ = self._pytest(["-n", "0", *options, failed[0]], None)
                 (self._unsound if ended else self._sound).add(failed[0])

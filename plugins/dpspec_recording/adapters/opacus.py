@@ -31,7 +31,7 @@ from dpspec_recording.step_replay.held_records import DrawnRecords
 from dpspec_recording.step_replay.record_tables import MOST_RECORDS
 from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.clipped_sums import ClippedGradients, summed_gradients
-from dpspec_recording.sums.ghost_sums import GhostSums, ShardedGhostSums
+from dpspec_recording.sums.ghost_sums import GhostSums
 from dpspec_recording.watching.memory_rows import drawn_rows
 from dpspec_recording.watching.step_hooks import attach_step_hooks, put_method
 
@@ -98,7 +98,7 @@ class OpacusTraining(Adapter):
         self._guarded, self._undo, self._audits = training.guarded, training.undo, training.audits
         self._clipping, self._model, self._sketch = clipping, self._parts.hooks or self._parts.model, training.sketch
         self._parameters: list[Any] = list(optimizer.params)
-        self._sharded = training.rank is not None and training.rank.sharded
+        self._sharding = self._parts.sharding
         self._rows = StepRows([] if training.rank is not None else self._parameters)
         self.waits = self._rows.count
         self._replays: ReplayedSteps | None = None
@@ -112,7 +112,7 @@ class OpacusTraining(Adapter):
         self._wrap(optimizer, "add_noise", self._before_noise, self._after_noise)
         if self._clipping == "adaptive":  # it reads its noisy count in Python
             self._wrap(optimizer, "update_max_grad_norm", self._begin_count, self._end_count)
-        if self._rank is not None and not self._sharded:
+        if self._rank is not None and self._sharding is None:
             self._wrap(optimizer, "reduce_gradients", self._before_reduction, self._after_reduction)
         before, after = partial(training.guarded, self._before_update), partial(training.guarded, self._after_update)
         attach_step_hooks(optimizer.original_optimizer, before, after, training.undo)
@@ -131,11 +131,12 @@ class OpacusTraining(Adapter):
 
     def _attach_ghost(self) -> GhostSums:
         optimizer, training = self._optimizer, self._training
-        ghost = GhostSums(self._model, optimizer, self._audits)
-        if self._sharded and self._rank is not None:
-            ghost = ShardedGhostSums(
-                self._model, optimizer, self._audits, self._rank, lambda: training.observe_backward()
+        if self._sharding is not None and self._rank is not None:
+            ghost: GhostSums = self._sharding.ghost_sums(
+                self._model, self._audits, self._rank, passing=lambda: training.observe_backward()
             )
+        else:
+            ghost = GhostSums(self._model, optimizer, self._audits)
         ghost.attach(self._guarded, self._undo)
         self._wrap(optimizer, "accumulate", partial(self._begin_ghost, ghost), partial(self._after_ghost, ghost))
         if callable(getattr(self._model, "get_clipping_coef", None)):
@@ -313,21 +314,19 @@ class OpacusTraining(Adapter):
             self._read_noise(step)
 
     def _read_noise(self, step: PendingStep) -> None:
-        optimizer, rank, sharded = self._optimizer, self._rank, self._sharded
+        optimizer, rank, sharding = self._optimizer, self._rank, self._sharding
         gradients = [local(p.grad).detach().reshape(1, -1) for p in self._parameters]
         sums = [
             total.detach().reshape(1, -1)
             for total in summed_gradients(optimizer, self._parameters)
             if total is not None
         ]
-        # FSDP2 divides the sum by the number of ranks, and Opacus the noise
-        divided = sharded and rank is not None and optimizer.loss_reduction == "mean"
-        scale = rank.group.world if divided and rank is not None else 1.0
-        starts = rank.starts if sharded and rank is not None else repeat(0)
+        scale = 1.0 if sharding is None or rank is None else sharding.divisor(rank)
+        starts = rank.starts if rank is not None and rank.sharded else repeat(0)
         measured = self._sketch.measure(gradients, sums, starts=starts, scale=scale, noisy=True)
         step.sketch, step.sum_norm = measured.sketches[0], measured.lengths[0]
         noisy = rank is None or bool(step.sketch.any())  # one rank adds the noise
-        if rank is not None and (sharded or noisy):
+        if rank is not None and (rank.sharded or noisy):
             rank.after_noise(measured, step.deviation)
         if noisy:
             self._events.emit("noise_measured", measured, [step.deviation])

@@ -16,7 +16,7 @@ from dpspec_recording.folder.resumed_folder import saved_parameters
 from dpspec_recording.folder.run_folder import RunWriter
 from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps, OtherTraining, ScriptFacts
 from dpspec_recording.model_hook import suppressed
-from dpspec_recording.parts import Parts
+from dpspec_recording.parts import Parts, sums_over_processes
 from dpspec_recording.received_weights import LoadedTensors
 from dpspec_recording.recorder import Recorder, writer_of
 from dpspec_recording.scripts.steps import identities
@@ -51,7 +51,7 @@ class PreparedTraining:
         self.optimizer = ref(optimizer.original_optimizer)
         self.dataset = _reference(getattr(prepared[-1], "dataset", None))
         self.tensors = identities(module.parameters())
-        self.is_distributed = recognized.is_distributed(optimizer)
+        self.is_distributed = sums_over_processes(optimizer)
         self.before = before
         self.folder: Path | None = None
         self.recorder: Recorder | None = None

@@ -20,7 +20,7 @@ def unverified_norms(model: Any) -> Iterator[str]:
     """
     norms = model.NORM_SAMPLERS if model.use_ghost_clipping else {}
     formulas = norms if model.force_functorch else {**model.GRAD_SAMPLERS, **norms}
-    kind_of = getattr(model, "_get_module_type", type)  # FSDP2 trains derived classes
+    kind_of = getattr(model, "_get_module_type", type)  # sharded layers are of derived classes
     for name, layer in model._module.named_modules():
         formula = formulas.get(kind_of(layer))
         if formula is not None and any(p.requires_grad for p in layer.parameters(recurse=False)):

@@ -3,23 +3,17 @@
 The criterion makes two backward passes. The first gives the norms n_i of the records' gradients; the second
 differentiates sum c_i loss_i with c_i = min(1, C / (n_i + 1e-6)). At audited steps the recorder compares the gradients
 after the second pass with those that the optimizer adds up. Replayed steps measure the sensitivity of the sum.
-
-If FSDP2 shards the model, the gradients of whole parameters are projected on the common directions one parameter at a
-time: a rank never holds a whole gradient.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.fingerprints import Tally, TensorSnapshot
-from dpspec_recording.ranks.rank_watch import RankWatch
-from dpspec_recording.shards import local
 from dpspec_recording.sums.clipped_sums import HALVES, product_type
 from dpspec_recording.sums.ghost_norms import unverified_norms
 from dpspec_recording.watching.step_hooks import put_method
@@ -127,96 +121,6 @@ class GhostSums:
         self._losses = self._coefficients = self._norms = None
         self._ended = False
         self._left.forget()
-
-
-#: Observes the gradient of a whole parameter.
-Observer = Callable[[Tensor], None]
-
-
-class WholeGradients:
-    """The gradients of whole parameters that the backward passes of a rank compute, before FSDP2 sums and shards them.
-
-    FSDP2 gathers the parameters of a module for its forward pass, and again for a backward pass; autograd
-    differentiates by the gathered ones.
-    """
-
-    def __init__(
-        self, model: nn.Module, parameters: Sequence[Tensor], rank: RankWatch, passing: Callable[[], None]
-    ) -> None:
-        """passing: called in each backward pass of the training, at the first parameter."""
-        self._model, self._parameters, self._rank, self._passing = model, list(parameters), rank, passing
-        self.gathered: dict[int, Tensor] = {}
-        self._observer: Observer | None = None
-
-    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
-        self._guarded, self._undo = guarded, undo
-        numbers = {id(p): number for number, p in enumerate(self._parameters)}
-        for module in self._model.modules():  # frozen parameters have the numbers after the last one
-            named_parameters = [(name, p) for name, p in module._parameters.items() if p is not None]
-            parameter_numbers = {name: numbers.setdefault(id(p), len(numbers)) for name, p in named_parameters}
-            if parameter_numbers:
-                undo.callback(module.register_forward_pre_hook(partial(self._gather, parameter_numbers)).remove)
-
-    def observe(self, observer: Observer | None) -> None:
-        """Give the gradients of the training's passes to an observer from now on; None ends it."""
-        self._observer = observer
-
-    def _gather(self, parameter_numbers: dict[str, int], module: nn.Module, _: Any) -> None:
-        for name, number in parameter_numbers.items():
-            p: Any = module._parameters[name]
-            if p is None or local(p) is not p:
-                continue
-            if p is not self.gathered.get(number) and p.requires_grad:
-                self.gathered[number] = p
-                self._undo.callback(p.register_hook(partial(self._differentiated, number)).remove)
-            if torch.is_grad_enabled() and module.training:
-                self._guarded(partial(self._compare, number, p))
-
-    def _compare(self, number: int, gathered: Tensor) -> None:
-        if number < len(self._parameters):
-            rows, start = local(self._parameters[number]).detach(), self._rank.starts[number]
-            same = gathered.detach().reshape(-1)[start : start + rows.numel()].view(rows.shape)
-            snapshot = TensorSnapshot()
-            snapshot.keep([rows])
-            self._rank.other.add(snapshot.differ([same]))
-        self._rank.gather(number, gathered)
-
-    def _differentiated(self, number: int, gradient: Tensor) -> None:
-        if self._observer is not None:
-            self._observer(gradient.detach())
-        self._guarded(partial(self._rank.gather, number, self.gathered[number]))
-        if number == 0:
-            self._guarded(self._passing)
-
-
-class ShardedGhostSums(GhostSums):
-    def __init__(
-        self, model: Any, optimizer: Any, audits: AuditedSteps, rank: RankWatch, passing: Callable[[], None]
-    ) -> None:
-        """passing: called in each backward pass."""
-        super().__init__(model, optimizer, audits)
-        self._rank, self.whole = rank, WholeGradients(model, optimizer.params, rank, passing)
-        self._folded: Tensor | None = None
-
-    def attach(self, guarded: Callable[[Callable[[], None]], None], undo: ExitStack) -> None:
-        super().attach(guarded, undo)
-        self._guarded = guarded
-        self.whole.attach(guarded, undo)
-
-    def after_coefficients(self, coefficients: Tensor) -> None:
-        super().after_coefficients(coefficients)
-        self._folded = None
-        self.whole.observe(lambda gradient: self._guarded(partial(self._fold, gradient)))
-
-    def _fold(self, gradient: Tensor) -> None:
-        self._folded = self._rank.sketch.fold([gradient.reshape(1, -1)], block=self._folded)
-
-    def _end(self) -> None:
-        self.whole.observe(None)
-        super()._end()
-        block, self._folded = self._folded, None
-        if block is not None:
-            self._rank.add(self._rank.sketch.along(block)[0])
 
 
 def _nodes(losses: Tensor) -> Iterator[Any]:

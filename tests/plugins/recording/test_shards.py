@@ -18,6 +18,7 @@ from torch.distributed.tensor import Shard
 
 from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.fsdp2 import refuse_precision, shard_of
 from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.judge.executed_run import observe
@@ -27,7 +28,7 @@ from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.parameters import MOVED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.ranks import rank_watch
-from dpspec_recording.shards import local, refuse_precision, shard_of
+from dpspec_recording.shards import local
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
