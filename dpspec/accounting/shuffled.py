@@ -98,7 +98,10 @@ def _log_cdf(edges: Floats, mean: float) -> tuple[Floats, Floats]:
 
 
 def _with_increasing_ratios(high_mean_masses: Floats, low_mean_masses: Floats) -> tuple[Floats, Floats]:
-    """Merge neighboring cells until the likelihood ratio increases, and drop those without mass."""
+    """Merge neighboring cells until the likelihood ratio increases, and drop those without mass.
+
+    Only then are the regions of the best tests monotone in each coordinate, as the proof needs.
+    """
     cells: list[tuple[float, float, float]] = []
     for p, q in zip(high_mean_masses.tolist(), low_mean_masses.tolist(), strict=True):
         if p == q == 0.0:

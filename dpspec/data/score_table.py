@@ -197,6 +197,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _checked(path: Path, content: bytes, options: Mapping[str, Any], group_size: int | None) -> ScoreTable:
+    """The scores of a CSV or NPZ file, by its suffix."""
     import numpy as np
 
     keys = [key for key in ("coin", "score", "group_size", "id") if key in options]

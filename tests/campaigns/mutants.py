@@ -335,6 +335,7 @@ class Copy:
         folder = folder_of(mutant.path)
         files = sorted(file.relative_to(self._root).as_posix() for file in (self._root / folder).rglob("test_*.py"))
         files = [file for file in files if file in executing_files or is_own(mutant.path, file)]
+        files.sort(key=lambda file: not is_own(mutant.path, file))
         if not files:
             return Outcome(None, 0, 0)
         killer, ran = self._killer(mutant, files, None, min(most, _MOST_SECONDS), "--ci", "-p", "no:processor-time")

@@ -83,6 +83,7 @@ def is_gaussian(content: Any, mu: float, adjacency: str) -> None:
 def test_trees_have_the_closed_form_for_null_records_alone(counts: Any, steps: int) -> None:
     tree = event("SingleEpochTreeAggregationDpEvent", 5.0, counts)
     is_gaussian(tree, math.sqrt(nodes_of_first_leaf(steps)) / 5, "zero-out")
+    is_gaussian(event("SingleEpochTreeAggregationDpEvent", 5.0, 1), 0.2, "zero-out")  # a tree of one step
     with pytest.raises(HistoryError, match="tree aggregation has a bound for zero-out, not for add-remove"):
         read_history(tree)
     with pytest.raises(HistoryError, match="step_counts: step_counts must have at least one number"):

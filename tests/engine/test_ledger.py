@@ -329,3 +329,11 @@ def test_a_ledger_has_a_budget():
     with pytest.raises(UsageError, match=r"l\.yaml has no budget: add the claim"):
         ledgers.ledger_of([spec], ledgers.Path("l.yaml"))
     assert FrozenMap(ledgers.budget_of(from_document(ledger(entry()), load_catalog())).options)["delta"] == 1e-6
+
+
+def test_a_file_without_one_ledger_is_refused():
+    spec = from_document(ledger(entry()), load_catalog())
+    other = dataclasses.replace(spec, mechanism=dataclasses.replace(spec.mechanism, kind="dp-sgd"))
+    for specs in ([spec, spec], [], [other]):
+        with pytest.raises(UsageError, match=r"l\.yaml is not a ledger: it needs one mechanism"):
+            ledgers.ledger_of(specs, ledgers.Path("l.yaml"))

@@ -134,6 +134,7 @@ def test_losses_that_differ_are_seen() -> None:
     ("block", "message"),
     [
         ({"mean": 2.0, "records": 5, "largest": 1.0}, "mean must be at most 1"),
+        ({"mean": 1.001, "records": 5, "largest": 1.0}, "mean must be at most 1"),
         ({"mean": 0.0, "records": 5, "largest": 0.0}, "largest must be positive"),
         (3, "mapping from splits"),
     ],
@@ -143,3 +144,9 @@ def test_impossible_losses_are_refused(block: object, message: str) -> None:
     trial = Trial(index=0, evidence=FrozenMap(evidence))
     with pytest.raises(ValueError, match=message):
         list(utility.losses(bare(), [trial]))
+
+
+def test_accuracies_without_splits_are_refused() -> None:
+    evidence = {"internal": {"accuracy": 3}}
+    with pytest.raises(ValueError, match="accuracy must be a mapping from splits, got '3'"):
+        list(utility.accuracies(bare(), [Trial(index=0, evidence=FrozenMap(evidence))]))

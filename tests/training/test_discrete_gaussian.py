@@ -117,6 +117,7 @@ def test_a_record_moves_the_sum_by_its_own_integers_alone() -> None:
     for others in ([0], [1, 2, 3], [*range(7), *range(8, 40)]):
         assert torch.equal(total(sorted([*others, 7])) - total(others), alone)
     norms = contributions(state, torch.arange(40), clip).norms
+    assert norms.shape == (40,)
     assert (norms <= 0.5).all()
     assert norms.max() > 0.499
 

@@ -57,6 +57,13 @@ def test_noise_is_kept_in_a_few_places_and_in_all_moments(two_phases):
     assert found["lag"]["products"] == pytest.approx(np.trace(noise @ noise.T, lag), rel=1e-5)
 
 
+def test_norms_are_compared_with_the_clip_norm_of_their_step(make_job):
+    """The records are clipped at 0.25, so that the largest contribution has one clip norm."""
+    logs = RunLogs(job := make_job(steps=3, clip_norm=0.25, sampling={"scheme": "full"}))
+    NativeTrainer().train(replace(job, observers=logs.observers))
+    assert write_run(reported_evidence(logs))["internal"]["norm_log"]["largest"] == pytest.approx(1.0, rel=1e-5)
+
+
 def test_laplace_noise_is_not_compared_with_a_gaussian(make_job):
     job = make_job(phases=tuple(FrozenMap({**phase, "noise": "laplace"}) for phase in make_job().phases))
     logs = RunLogs(job)

@@ -159,6 +159,7 @@ def measure_bounds(prepared: Sequence[Prepared], catalog: Catalog) -> tuple[floa
 
 
 def _bound(prepared: Prepared, catalog: Catalog, cache: WorkerCache, *, plan: bool, emit: Listener) -> AuditState:
+    """The bounds of an audit, with ``plan`` its planned trials, and its recording if it has one."""
     began, spec = time.monotonic(), prepared.spec
     try:
         context = cache.context(spec, catalog, prepared.facts, device="cpu", emit=emit)

@@ -15,7 +15,7 @@ from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import epochs, measurement, sampling
 from dpspec.stats.conformance.epochs import Array, EpochLog, EpochSums, TogetherSums
 from dpspec.stats.conformance.measurement import Abstention, Measurement, Outcome, exactly, the_worst
-from dpspec.stats.conformance.sampling import StepSums, single
+from dpspec.stats.conformance.sampling import StepExtremes, each_step
 
 #: Maximum number of records; no dataset has more.
 MOST_RECORDS = 2**34
@@ -51,7 +51,7 @@ class BatchSums(Record):
     squares: Count
     spread: Count | None = None
     above: Amount | None = None
-    sizes: StepSums | None = None
+    sizes: StepExtremes | None = None
     overlaps: tuple[Common, ...] = ()
     together: TogetherSums | None = None
     early: Count | None = None
@@ -189,7 +189,7 @@ def size_of_each_step(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:
         capped = drawn.phase.sampling.max_batch is not None
         law = drawn.law(records) if capped else sampling.BatchSize(records, drawn.phase.rate(records))
-        return None if batch.sizes is None else single(batch.sizes, law)
+        return None if batch.sizes is None else each_step(batch.sizes, law)
 
     return drawn.worst(batch_test)
 

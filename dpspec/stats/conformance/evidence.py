@@ -19,7 +19,7 @@ from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec.stats.conformance.canary_contributions import PlantedSums
 from dpspec.stats.conformance.noise_tests import MOST_LAYERS, SharedLayers
-from dpspec.stats.conformance.sampling import HUGE, Array, StepSums, summary
+from dpspec.stats.conformance.sampling import HUGE, Array, StepExtremes, summary
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ class OutsideNoise(Record):
     statistic: Amount
     degrees: Count
     hidden: Count = 0
-    each: StepSums | None = None
+    each: StepExtremes | None = None
 
     def problem(self) -> str | None:
         if self.each is not None and (self.each.count or 0) * self.each.steps != self.degrees:
@@ -232,7 +232,7 @@ class NoiseSums(Record):
 
     statistic: Amount
     degrees: Positive
-    each: StepSums | None = None
+    each: StepExtremes | None = None
     steps: Positive
     width: Positive
     lag: LagProducts
@@ -296,7 +296,7 @@ class CountSums(Record):
     counts: Count
     unruled: Count
     statistic: Amount
-    of_steps: StepSums | None = None
+    of_steps: StepExtremes | None = None
 
     def problem(self) -> str | None:
         if self.of_steps is not None and (self.of_steps.count != 1 or self.of_steps.steps > self.counts):

@@ -58,7 +58,7 @@ def two_sided(squares: float, count: int, *, absolute: bool = False) -> Measurem
 
 @dataclass(frozen=True)
 class StepNoise:
-    """Chi-square distribution of a step's squared noise with ``count`` degrees of freedom (see ``sampling.single``).
+    """Chi-square distribution of a step's squared noise with ``count`` degrees of freedom (see ``sampling.each_step``).
 
     ``both``: whether the values are noise only. Otherwise they may contain more, and only small ones are tested.
     """

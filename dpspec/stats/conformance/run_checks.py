@@ -19,7 +19,7 @@ from dpspec.stats.conformance.measurement import (
     of_several,
     the_worst,
 )
-from dpspec.stats.conformance.sampling import StepSums, single
+from dpspec.stats.conformance.sampling import StepExtremes, each_step
 
 #: Tolerance of sums of two updates in float32, relative to their norms.
 _SUMS = 1e-3
@@ -123,8 +123,10 @@ def released_noise_of_each_step(runs: Runs) -> Outcome:
     return _ROUNDING if outcome is None and any(run.hidden for run in outside_noise) else outcome
 
 
-def _noise_each(step_sums: Sequence[StepSums], *, both: bool) -> Measurement | None:
-    return the_worst(single(sums, noise_tests.StepNoise(int(sums.count or 1), both)) for sums in step_sums)
+def _noise_each(step_extremes: Sequence[StepExtremes], *, both: bool) -> Measurement | None:
+    return the_worst(
+        each_step(extremes, noise_tests.StepNoise(int(extremes.count or 1), both)) for extremes in step_extremes
+    )
 
 
 @partial(

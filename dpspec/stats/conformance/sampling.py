@@ -31,7 +31,7 @@ _TILTS = np.geomspace(0.01, 20.0, 24)
 
 @dataclass(frozen=True)
 class BatchSize:
-    """The distribution of a Poisson sample's size: Binomial(records, rate) (see :func:`single`)."""
+    """The distribution of a Poisson sample's size: Binomial(records, rate) (see :func:`each_step`)."""
 
     records: int
     rate: float
@@ -243,7 +243,7 @@ class StepValue(Row):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepSums(Record):
+class StepExtremes(Record):
     """Minimum and maximum over ``steps`` steps of one number per step.
 
     ``count``: degrees of freedom of each step, if the values are squared norms of noise.
@@ -264,7 +264,7 @@ class StepSums(Record):
 Law: TypeAlias = StepNoise | BatchSize | TruncatedSize
 
 
-def summary(values: Array, numbers: Array | None = None, count: int | None = None) -> StepSums:
+def summary(values: Array, numbers: Array | None = None, count: int | None = None) -> StepExtremes:
     """Return minimum and maximum of ``values`` (T,), T >= 1, at the steps ``numbers`` (T,), by default 1 to T."""
     finite = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=HUGE, posinf=HUGE, neginf=0.0)
     step = np.arange(1, len(finite) + 1) if numbers is None else numbers
@@ -275,21 +275,23 @@ def summary(values: Array, numbers: Array | None = None, count: int | None = Non
         whole = value.is_integer() and abs(value) < 2.0**53
         return StepValue(int(value) if whole else float(f"{value:.9g}"), int(step[index]))
 
-    return StepSums(steps=len(finite), least=value_at(np.argmin(finite)), most=value_at(np.argmax(finite)), count=count)
+    return StepExtremes(
+        steps=len(finite), least=value_at(np.argmin(finite)), most=value_at(np.argmax(finite)), count=count
+    )
 
 
-def constant(value: float, steps: int, count: int | None = None) -> StepSums:
+def constant(value: float, steps: int, count: int | None = None) -> StepExtremes:
     """Return the summary of ``steps`` >= 1 equal values."""
     return replace(summary(np.array([value]), count=count), steps=steps)
 
 
-def single(sums: StepSums, law: Law) -> Measurement:
+def each_step(extremes: StepExtremes, law: Law) -> Measurement:
     """Test each step; ``detectable`` is the deviation of one step, even of the step with the largest value."""
-    tails = [(law.below(sums.least.value), sums.least.value, sums.least.step)]
+    tails = [(law.below(extremes.least.value), extremes.least.value, extremes.least.step)]
     if law.both:
-        tails.append((law.above(sums.most.value), sums.most.value, sums.most.step))
-    tried = sums.steps * len(tails)
+        tails.append((law.above(extremes.most.value), extremes.most.value, extremes.most.step))
+    tried = extremes.steps * len(tails)
     p_value, value, step = min(tails)
-    test, detectable = f"{law.test} at each step", law.detectable(sums.most.value, LEVEL / tried)
+    test, detectable = f"{law.test} at each step", law.detectable(extremes.most.value, LEVEL / tried)
     adjusted = min(1.0, tried * p_value)
     return Measurement(test, law.declared, law.size(value), adjusted, detectable, details=f"step {step}")

@@ -214,7 +214,7 @@ _DECLARED = ("noise_multiplier", "clip_norm", "rate", "records")
 
 
 def _reference(value: Any) -> Callable[[], Any]:
-    """A weak reference, or None for a value of a type that has none, such as a list."""
+    """A weak reference, or a function that returns None if the type has none, such as a list."""
     try:
         return ref(value)
     except TypeError:

@@ -3,7 +3,8 @@
 The mistake: the step of the script's own class reads the batch, as a lazy optimizer does that moves the used rows of an
 embedding only. With the noisy gradients as executed and other records in the batch, the parameters get other values.
 
-Updates of torch's classes are recomputed instead (:mod:`dpspec_recording.watching.optimizer_updates`).
+Updates of torch's classes except LBFGS and SparseAdam are recomputed instead
+(:mod:`dpspec_recording.watching.optimizer_updates`).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class OwnUpdates:
         self.replayed = self.moved = 0
 
     @property
-    def is_own(self) -> bool:
-        """Whether the optimizer's class is another one than torch's, and its updates are not reports of a loop."""
+    def needs_replay(self) -> bool:
+        """Whether the optimizer's class is not in ``STEPS``, and its updates are not reports of a loop."""
         kind = type(self._optimizer)
         return self._optimizer is not None and kind not in STEPS and not issubclass(kind, ReportedUpdates)
 
@@ -65,7 +66,7 @@ class OwnUpdates:
             batch: The tensors of the step with a row for each record.
             find_records: Finds the records of the batch in the trace.
         """
-        if self._optimizer is None or not self.is_own or trace.failure:
+        if self._optimizer is None or not self.needs_replay or trace.failure:
             return
         with contextlib.suppress(Exception):  # operations that cannot be repeated
             update = GradientMap(

@@ -453,12 +453,12 @@ class ReplayedSteps:
         """The inner optimizer gets these gradients, and may change them."""
         if self._trace is not None and self._is_noised:
             self._sources, self._sources_end = list(gradients), len(self._trace.operations)
-            if self.own_updates.is_own:
+            if self.own_updates.needs_replay:
                 self._values = [gradient.detach().clone() for gradient in gradients]
 
     def update_ends(self) -> None:
         """The inner optimizer has moved the parameters."""
-        if self.finds_maps and self.own_updates.is_own:
+        if self.finds_maps and self.own_updates.needs_replay:
             self._pause(self._replay_update)
 
     def _replay_update(self, trace: StepTrace) -> None:

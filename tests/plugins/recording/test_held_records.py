@@ -9,7 +9,7 @@ from support.replayed_steps import CLIP, opacus_trace
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
+from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords, _equal_columns
 from dpspec_recording.step_replay.measure import StepReplay, measure
 from dpspec_recording.step_replay.trace import StepTrace
 
@@ -167,3 +167,11 @@ def test_equal_records_are_not_replaced_for_each_other() -> None:
     assert bool(held)
     assert held.memory([2, 3], [first + 1.0]) == {}
     assert len(held.memory([1], [first + 1.0])) == 1
+
+
+def test_a_scaled_column_of_records_is_found_with_its_factor_and_summand() -> None:
+    records = X.double()
+    table = torch.stack([3.0 - 2.5 * records[:, 4], PUBLIC[:, 0].double(), records[:, 1]], 1)
+    found = _equal_columns(table, records, rounding=1e-9)
+    assert [columns[:2] for columns in found] == [(0, 4), (2, 1)]
+    assert [columns[2:] for columns in found] == [pytest.approx((-2.5, 3.0)), pytest.approx((1.0, 0.0), abs=1e-12)]

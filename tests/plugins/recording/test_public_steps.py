@@ -7,17 +7,21 @@ from typing import Any
 import pytest
 import torch
 from support.checked_runs import CheckedRun, Question, check_run
-from support.facts_only import run_with, said
+from support.facts_only import alarms, run_with, said
 from support.opacus_training import PrivateTraining
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import dpspec
+from dpspec import json_records
 from dpspec.errors import UsageError
 from dpspec_recording.probes.gradient_map import GradientMap
 from dpspec_recording.probes.noisy_gradients import NoisyGradientFacts, NoisyGradients
+from dpspec_recording.probes.public_steps import PublicFacts, PublicSteps
+from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules
 from dpspec_recording.public_data import PublicData
+from dpspec_recording.rules.second_optimizer import OtherOptimizer, OtherOptimizers, ReplayedGradients
 from dpspec_recording.step_replay.facts import MapFacts
 
 Loss = Callable[["Mixed", Tensor, Tensor], Tensor]
@@ -168,6 +172,19 @@ def test_a_batch_with_a_private_record_is_not_noted() -> None:
     assert data.note([augmented]) == [augmented]
     assert data.others([augmented]) == []
     assert data.note([torch.cat([augmented, private.tensors[0][:1]])]) == []
+
+
+@pytest.mark.parametrize(("public", "is_alarm"), [(5, False), (0, True)])
+def test_public_steps_are_counted_unless_replays_find_their_gradients_public(public: int, is_alarm: bool) -> None:
+    replayed = ReplayedGradients(
+        steps=5, moved=0, sizes=2, follows_size=False, public=public, unknown="", reads=False, varying=False, failure=""
+    )
+    optimizer = OtherOptimizer(name="SGD", inside=2, outside=0, steps=40, is_regular=True, replayed=replayed)
+    facts = json_records.write(OtherOptimizers(optimizers=(optimizer,), readers=(), before_steps=0))
+    rules = RuleFacts(by_rule=({"second-optimizer": RuleFact(facts=facts)},))
+    steps = PublicFacts(is_declared=True, is_compared=True, steps=40)
+    run = run_with({PublicSteps: steps, Rules: rules})
+    assert ("unverified-public-steps" in alarms(PublicSteps, steps, run)) is is_alarm
 
 
 @pytest.mark.parametrize("inputs", ["300 x 20, 300", ""])

@@ -23,7 +23,7 @@ from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
 from dpspec.stats.conformance.noise_tests import StepNoise, quietest
-from dpspec.stats.conformance.sampling import BatchSize, StepSums
+from dpspec.stats.conformance.sampling import BatchSize, StepExtremes
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.02, 0.4, 0.9, 1.0])
@@ -317,8 +317,8 @@ SIZES = (12, 90)
 
 def p_value(law: measurement.Law, values: np.ndarray) -> float:
     written = json.loads(json.dumps(json_records.write(sampling.summary(values))))
-    found = json_records.read(StepSums, written, "sums")
-    return sampling.single(found, law).p_value
+    found = json_records.read(StepExtremes, written, "sums")
+    return sampling.each_step(found, law).p_value
 
 
 @pytest.mark.family
@@ -351,13 +351,13 @@ def test_a_detectable_deviation_of_one_step_is_detected(law: StepNoise, draw: Dr
     sign = 1 if law.both and law.count < 100 else -1
     missed = smaller = 0
     for row in values:
-        detectable = sampling.single(sampling.summary(row), law).detectable
+        detectable = sampling.each_step(sampling.summary(row), law).detectable
         if detectable is None:
             continue
         for factor in (1.0, 0.5):
             seen = row.copy()
             seen[17] = draw(rng, 1)[0] * (1 + sign * factor * detectable) ** 2
-            right = sampling.single(sampling.summary(seen), law).p_value <= LEVEL
+            right = sampling.each_step(sampling.summary(seen), law).p_value <= LEVEL
             missed += factor == 1.0 and not right
             smaller += factor == 0.5 and right
     assert missed <= stats.binom.ppf(0.999, 100, 0.01)
@@ -367,13 +367,13 @@ def test_a_detectable_deviation_of_one_step_is_detected(law: StepNoise, draw: Dr
 
 def test_rates_of_single_steps_that_are_detectable_are_detected() -> None:
     law, rng = BatchSize(2000, 0.05), np.random.default_rng(4)
-    detectable = sampling.single(sampling.summary(rng.binomial(2000, 0.05, 100)), law).detectable
+    detectable = sampling.each_step(sampling.summary(rng.binomial(2000, 0.05, 100)), law).detectable
     assert detectable == pytest.approx(0.9, abs=0.1)
     missed = 0
     for _ in range(100):
         sizes = rng.binomial(2000, 0.05, 100)
         sizes[50] = rng.binomial(2000, 0.05 * (1 + detectable))
-        missed += sampling.single(sampling.summary(sizes), law).p_value > LEVEL
+        missed += sampling.each_step(sampling.summary(sizes), law).p_value > LEVEL
     assert missed <= stats.binom.ppf(0.999, 100, 0.01)
 
 
@@ -381,8 +381,8 @@ def test_few_coordinates_say_that_they_see_little() -> None:
     """Ten numbers per step with gradients in the noise: a single step does not reveal even missing noise."""
     law = StepNoise(10, both=False)
     alone, beside = (sampling.summary(np.full(50, 10.0 + rest)) for rest in (0.0, 3.0))
-    assert 0.9 < (sampling.single(alone, law).detectable or 0.0) < 1.0
-    assert sampling.single(beside, law).detectable is None
+    assert 0.9 < (sampling.each_step(alone, law).detectable or 0.0) < 1.0
+    assert sampling.each_step(beside, law).detectable is None
     assert quietest({"bias": (5.0, 5), "weight": (600.0, 600)}, 50)[1].detectable > 0.98
 
 
