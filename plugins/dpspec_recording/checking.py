@@ -50,7 +50,7 @@ def check(
 
     Returns:
         A summary: ``proved``, ``epsilon``, ``cautions`` and ``passed``. Its ``result`` is the :class:`Result`, as
-        reports receive it.
+        reports receive it: ``result.audits[0].conformance`` says whether the run deviates.
 
     Raises:
         UsageError: The folder or an argument is invalid.

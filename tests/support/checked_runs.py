@@ -118,7 +118,7 @@ class CheckedRun:
 
     @cached_property
     def tests(self) -> tuple[Check, ...]:
-        """The tests of which the checks consist, without those of a declaration."""
+        """The outcomes of which the checks consist, without the names of their faults and those of a declaration."""
         return checks_of(observe(self.path)[1])
 
     @property

@@ -16,7 +16,8 @@ class StatedFact(Generic[F]):
     Attributes:
         name: Of the fact, in the folder of the run.
         kind: The frozen dataclass of the fact, whose fields say how the facts of ranks and parts are joined; ``|
-            None`` if some trainings do not show the fact. None if the steps of the folder hold all of it.
+            None`` if some trainings do not show the fact, or if a required fact may be missing. None if the steps of
+            the folder hold all of it.
         of_adding_ranks: Whether only the ranks that add noise have the fact.
     """
 
