@@ -273,14 +273,17 @@ def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement
     return replace(two_sided, test=test, details="", p_value=min(1.0, tried * two_sided.p_value))
 
 
-def coarse(count: int, values: int, test: str) -> Measurement:
-    """Test that at most a share :data:`COARSE` of the values ends in six or more zero bits."""
+def coarse(count: int, values: int, test: str, tried: int = 1) -> Measurement:
+    """Test that at most a share :data:`COARSE` of the values ends in six or more zero bits.
+
+    ``tried``: the number of steps of which this one has the largest share.
+    """
     share = max(count / values, COARSE)
     divergence = float(special.rel_entr(share, COARSE) + special.rel_entr(1.0 - share, 1.0 - COARSE))
-    needed = math.log(1.0 / LEVEL)
+    needed = math.log(tried / LEVEL)
     detectable_share = COARSE + (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(values)
     detectable = detectable_share if detectable_share <= 1.0 else None
-    return Measurement(test, COARSE, count / values, _bounded(-values * divergence), detectable)
+    return Measurement(test, COARSE, count / values, _bounded(math.log(tried) - values * divergence), detectable)
 
 
 def _bounded(log_p: float) -> float:

@@ -117,13 +117,27 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CoarseValues:
+    """Values that are rounded more coarsely than their type: ``coarse`` of ``checked``.
+
+    Of the step with the largest share of coarse values, ``coarse_of_step`` of ``checked_of_step``. steps: their number.
+    """
+
+    coarse: Count
+    checked: Count
+    coarse_of_step: Count
+    checked_of_step: Count
+    steps: Count
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoiseStatistics:
     """Of the noise that one process added.
 
     counts: values in each interval, over all steps; worst_counts: of the step with the smallest probability; counted:
     the number of these steps. edge_error: the error of an edge of an interval, in standard deviations. sampled: the
-    number of sampled steps. coarse: values rounded more coarsely than their type, of ``checked``. repeats: within a
-    step; pooled: between steps. quietest, centered, alignment, volume, dispersion, grid: None if unknown.
+    number of sampled steps. repeats: within a step; pooled: between steps. quietest, centered, alignment, volume,
+    dispersion, grid: None if unknown.
     """
 
     counts: tuple[Count, ...]
@@ -131,8 +145,7 @@ class NoiseStatistics:
     counted: Count
     edge_error: Statistic
     sampled: Count
-    coarse: Count
-    checked: Count
+    coarse: CoarseValues
     repeats: Repeats
     pooled: Repeats
     along_sums: AlongSums

@@ -24,6 +24,7 @@ from dpspec.stats.conformance.noise_tests import log_lower_tail
 from dpspec_recording.watching.noise_facts import (
     AlongSums,
     Centered,
+    CoarseValues,
     Dispersion,
     Extremes,
     Grid,
@@ -73,6 +74,10 @@ _COARSE_BITS = 6
 #: The number of steps from which squares of coordinates are compared: rounding of 0.01 does not change their sums.
 _DISPERSED_FROM = 4
 
+#: The probability that a step that is not sampled is checked for coarse values, which takes 0.1 ms. Sampled steps are
+#: early ones: of 120 steps one is expected among the last 30, and noise may have lost its precision since.
+_CHECKED = 0.25
+
 #: Sampled steps: all of the first few, then step n with probability rate / n: about 20 of 200, 30 of 2,000.
 _FIRST, _RATE = 4, 4.0
 
@@ -91,7 +96,8 @@ class NoiseWatch:
         self._counts = np.zeros(gaussian_noise.INTERVALS, dtype=np.int64)
         self._worst: tuple[float, list[int]] = (1.0, [])
         self._tested = self._room = 0.0
-        self._sampled = self._coarse = self._checked = 0
+        self._sampled = self._coarse = self._checked = self._checked_steps = 0
+        self._coarsest = 0, 0
         self._repeats: list[float] = [0, 0.0, 0]
         self._squares: list[Tensor] = []
         self._rounding = 0.0
@@ -144,6 +150,10 @@ class NoiseWatch:
             self._add_families(noise[row], None if total is None else total[row], float(std[row]))
             if total is not None:
                 self._add_sampled(noise[row], total[row], float(std[row]), unit)
+        for row in np.flatnonzero(precise).tolist():
+            if (sampled[row] and total is not None) or self._random.random() < _CHECKED:
+                largest_sum = float(largest[row] * std[row])
+                self._add_coarse(noise[row], largest_sum if total is None else total[row], float(std[row]), unit)
 
     def _is_sampled(self) -> bool:
         self._steps += 1
@@ -214,8 +224,6 @@ class NoiseWatch:
             self._add_to_pool(largest)
         if self._is_exact:
             self._grid.add(noise, total, std)
-        where = self._every(_VALUES)
-        self._add_coarse(_array(noise[where]), _array(total[where]), std, unit)
 
     def _add_families(self, noise: Tensor, total: Tensor | None, std: float) -> None:
         """Add squared sums over each tensor, and over rows and columns, of the noise and of the sum that it covers."""
@@ -284,15 +292,23 @@ class NoiseWatch:
         )
         return [count, expected, max(0, len(pooled) - 1)]
 
-    def _add_coarse(self, values: Array, total: Array, std: float, unit: float) -> None:
-        values, total = values[np.abs(total) <= _SUM * std], total[np.abs(total) <= _SUM * std]
-        values, total = values[values != 0.0], total[values != 0.0]
+    def _add_coarse(self, noise: Tensor, total: Tensor | float, std: float, unit: float) -> None:
+        """Check values of a step. total: the sum that the noise covers, or its largest coordinate."""
+        where = self._every(_VALUES)
+        values = _array(noise[where])
+        covered = np.full(len(values), total) if isinstance(total, float) else _array(total[where])
+        used = (np.abs(covered) <= _SUM * std) & (values != 0.0)
+        values, covered = values[used], covered[used]
         mantissa, exponent = np.frexp(np.abs(values))
         bits = np.ldexp(mantissa, 53).astype(np.int64)
         last = np.ldexp((bits & -bits).astype(np.float64), exponent - 53)
-        explained = 2.0 * unit * (np.abs(values) + np.abs(total) + 8.0 * std)
-        self._coarse += int((last > 2.0**_COARSE_BITS * explained).sum())
+        explained = 2.0 * unit * (np.abs(values) + np.abs(covered) + 8.0 * std)
+        coarse = int((last > 2.0**_COARSE_BITS * explained).sum())
+        self._coarse += coarse
         self._checked += len(values)
+        self._checked_steps += bool(len(values))
+        if coarse * self._coarsest[1] > self._coarsest[0] * len(values) or not self._coarsest[1]:
+            self._coarsest = coarse, len(values)
 
     def found(self) -> NoiseStatistics | None:
         """The statistics of all steps; None without noise."""
@@ -318,8 +334,13 @@ class NoiseWatch:
             counted=int(self._tested),
             edge_error=statistic(self._room),
             sampled=self._sampled,
-            coarse=self._coarse,
-            checked=self._checked,
+            coarse=CoarseValues(
+                coarse=self._coarse,
+                checked=self._checked,
+                coarse_of_step=self._coarsest[0],
+                checked_of_step=self._coarsest[1],
+                steps=self._checked_steps,
+            ),
             repeats=_repeats(self._repeats),
             pooled=_repeats(self._repeats_between_steps()),
             along_sums=AlongSums(steps=steps, squares=statistic(squares), largest=statistic(longest)),

@@ -24,6 +24,7 @@ from dpspec_recording.sums.loop_gradients import LoopGradients
 from dpspec_recording.watching.noise_facts import (
     UNKNOWN,
     AlongSums,
+    CoarseValues,
     Extremes,
     NoiseFacts,
     NoiseStatistics,
@@ -247,8 +248,7 @@ GOOD = NoiseStatistics(
     counted=10,
     edge_error=1e-6,
     sampled=5,
-    coarse=0,
-    checked=100,
+    coarse=CoarseValues(coarse=0, checked=100, coarse_of_step=0, checked_of_step=20, steps=5),
     repeats=Repeats(small=0, expected=0.1, gaps=100),
     pooled=NONE,
     along_sums=AlongSums(steps=0, squares=0.0, largest=0.0),
@@ -270,9 +270,9 @@ def made(*processes: NoiseStatistics, rows: Any = None, ended: bool = True) -> l
     return [*checks_of(run_tests(Noise.judge(run.fact(Noise), run)))]
 
 
-def test_good_statistics_give_eight_tests() -> None:
+def test_good_statistics_give_nine_tests() -> None:
     found = made(GOOD)
-    assert len(found) == 8
+    assert len(found) == 9
     assert {one.assumption for one in found} == {"independent-noise", "per-layer-noise", "noise-law"}
 
 

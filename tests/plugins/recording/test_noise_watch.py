@@ -23,7 +23,17 @@ from dpspec import json_records
 from dpspec.contract import Check
 from dpspec_recording.outcomes.faults import checks_of as checks_of_tests
 from dpspec_recording.outcomes.outcome import run_tests
-from dpspec_recording.probes.noise import ALONG, CENTERED, EXTREME, LENGTHS, POOLED, Noise, _lengths, why_squares_vary
+from dpspec_recording.probes.noise import (
+    ALONG,
+    CENTERED,
+    COARSE,
+    EXTREME,
+    LENGTHS,
+    POOLED,
+    Noise,
+    _lengths,
+    why_squares_vary,
+)
 from dpspec_recording.watching.noise_facts import NoiseFacts, NoiseStatistics
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.noise_watch import NoiseWatch
@@ -324,6 +334,15 @@ def watched(shapes: Sequence[tuple[int, ...]], steps: int, draw: Callable[[int],
 
 def rejected(checks: Sequence[Check], name: str) -> bool:
     return any(check.test == name and check.p_value <= REJECTED for check in checks)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_noise_that_loses_precision_late_is_found(kind: torch.dtype) -> None:
+    """Of the last 40 of 140 steps one in four is checked: none with probability 1e-5."""
+    torch.manual_seed(1)
+    drawn = watched([(3000,)], 140, lambda step: torch.randn(3000).to(torch.float32 if step < 100 else kind).float())
+    assert rejected(drawn, COARSE.title)
+    assert not rejected(watched([(3000,)], 140, lambda _: torch.randn(3000)), COARSE.title)
 
 
 @pytest.mark.family

@@ -49,6 +49,7 @@ from dpspec_recording.watching.noise_facts import (
     Alignment,
     AlongSums,
     Centered,
+    CoarseValues,
     Dispersion,
     Extremes,
     Grid,
@@ -59,6 +60,9 @@ from dpspec_recording.watching.noise_facts import (
     Volume,
 )
 
+#: 20 values of each of 50 steps.
+COARSE = CoarseValues(coarse=0, checked=1000, coarse_of_step=0, checked_of_step=20, steps=50)
+
 #: Statistics of 100 steps of Gaussian noise of 1,000 coordinates.
 STATISTICS = NoiseStatistics(
     counts=tuple(round(100_000 * share) for share in np.diff(ndtr([-np.inf, *EDGES, np.inf]))),
@@ -66,8 +70,7 @@ STATISTICS = NoiseStatistics(
     counted=100,
     edge_error=1e-6,
     sampled=20,
-    coarse=0,
-    checked=1000,
+    coarse=COARSE,
     repeats=Repeats(small=0, expected=0.1, gaps=1000),
     pooled=Repeats(small=0, expected=0.1, gaps=1000),
     along_sums=AlongSums(steps=100, squares=100.0, largest=6.0),
@@ -172,7 +175,8 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Noise, noisy(quietest=Quietest(squares=1.0, steps=100, coordinates=1000, rounding=1e-6)), "quietest-coordinate"),
     (Noise, noisy(centered=Centered(squares=1e-8, degrees=20, families=5, rounding=1e-5)), "centered-noise"),
     (Noise, noisy(counts=(100_000, *[0] * (INTERVALS - 1))), "values-in-intervals"),
-    (Noise, noisy(coarse=900), "coarse-values"),
+    (Noise, noisy(coarse=replace(COARSE, coarse=900)), "coarse-values"),
+    (Noise, noisy(coarse=replace(COARSE, coarse=20, coarse_of_step=20)), "coarse-values"),
     (Noise, noisy(grid=Grid(spacing=0.01, noise=500, sums=500)), "noise-law"),
     (Seeds, {"shared": 3}, "shared-seed"),
     (Seeds, {"public": 1}, "public-seed"),
