@@ -34,9 +34,9 @@ _FLUCTUATION = 4.0 / 3.0
 #: Faults whose tests of products of steps also reject if all noise is larger than declared.
 _LARGER = (noise.PAIRS, noise.DISTANCES, noise.ALIGNED)
 
-#: Noise of few numbers has another standard deviation than their distribution.
-_FEW_NUMBERS = (noise.REPEATED, noise.POOLED)
-
+#: Noise of few numbers has another standard deviation than their distribution. Noise of at most half the declared scale
+#: has more equal numbers than declared noise, such as the noise of a sum that is reported after its division.
+_FEW_NUMBERS, _MUCH_SMALLER = (noise.REPEATED, noise.POOLED), 0.5
 
 #: Changes that lower the epsilon of a training with adaptive clip norms, and of others.
 _RETRAINING_ADAPTIVE = "a larger unclipped_num_std or noise multiplier, a smaller rate or fewer steps, or flat clipping"
@@ -104,12 +104,15 @@ def _follows(test: RunTest, rejected: Collection[RunTest]) -> bool:
         return any(bad.assumption == test.assumption and bad.is_exact for bad in rejected)
     scale = next((bad.check.measured for bad in rejected if bad.name == SCALE), None)
     if test.name == SCALE:
-        return not _is_equal(scale, rejected) or have(rejected, _FEW_NUMBERS)
+        few = have(rejected, _FEW_NUMBERS) and not (scale or 0.0) <= _MUCH_SMALLER
+        return few or not _is_equal(scale, rejected)
     if scale is None or not _is_equal(scale, rejected):
         return False
     if _is_of(test, _IN_DEVIATIONS):
         ratio = (test.check.measured or 0.0) / (scale * test.check.declared) if test.check.declared else 0.0
         return 1.0 / _FLUCTUATION <= ratio <= _FLUCTUATION
+    if _is_of(test, _FEW_NUMBERS):
+        return scale <= _MUCH_SMALLER
     return _is_of(test, _SCALED) or (scale > 1.0 and _is_of(test, _LARGER))
 
 

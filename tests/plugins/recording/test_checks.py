@@ -395,6 +395,12 @@ def test_few_numbers_explain_the_scale_of_the_noise() -> None:
     assert advice_on([scale, repeated], [scale, repeated]) == (POOLED.advice,)
 
 
+def test_much_smaller_noise_is_not_said_to_be_of_few_numbers() -> None:
+    """Noise that is reported after its division by the batch size has more equal numbers than declared noise."""
+    scale, repeated = rejected_test(SCALE, "noise-scale", "All noise has", measured=0.02), POOLED.none_found(1)
+    assert advice_on([scale, repeated], [scale, repeated]) == ("All noise has",)
+
+
 @pytest.mark.parametrize(
     ("layer", "advice"), [(0.5, ("All noise has",)), (0.1, (QUIETEST_LAYER.advice,)), (None, ("All noise has",))]
 )
