@@ -276,7 +276,7 @@ def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement
 def coarse(count: int, values: int, test: str, tried: int = 1) -> Measurement:
     """Test that at most a share :data:`COARSE` of the values ends in six or more zero bits.
 
-    ``tried``: the number of steps of which this one has the largest share.
+    ``tried``: the number of compared steps, if the values are of the step with the largest share.
     """
     share = max(count / values, COARSE)
     divergence = float(special.rel_entr(share, COARSE) + special.rel_entr(1.0 - share, 1.0 - COARSE))

@@ -326,12 +326,12 @@ def _distribution(noise: NoiseStatistics) -> Iterator[RunTest]:
         if _is_known(noise.edge_error) and len(counts) == gaussian_noise.INTERVALS and tried and sum(counts) >= 1:
             measured = gaussian_noise.shares([*counts], noise.edge_error + grid, tried, SHAPE.title)
             yield SHAPE.measured(measured, note, limit_of=limit_of)
-    found = noise.coarse
-    if not grid and found.coarse <= found.checked and found.checked >= 1:
-        yield COARSE.measured(gaussian_noise.coarse(found.coarse, found.checked, COARSE.title), "sampled values")
-    if not grid and found.coarse_of_step <= found.checked_of_step and found.checked_of_step and found.steps:
-        measured = gaussian_noise.coarse(found.coarse_of_step, found.checked_of_step, COARSE.title, found.steps)
-        yield COARSE.measured(measured, f"at each step, of {found.steps}", limit_of="one-step")
+    coarse = noise.coarse
+    if not grid and coarse.coarse <= coarse.checked and coarse.checked >= 1:
+        yield COARSE.measured(gaussian_noise.coarse(coarse.coarse, coarse.checked, COARSE.title), "sampled values")
+    if not grid and coarse.coarse_of_step <= coarse.checked_of_step and coarse.checked_of_step and coarse.steps:
+        measured = gaussian_noise.coarse(coarse.coarse_of_step, coarse.checked_of_step, COARSE.title, coarse.steps)
+        yield COARSE.measured(measured, f"at each step, of {coarse.steps}", limit_of="one-step")
     along = noise.along_sums
     if _is_known(along.steps, along.squares) and along.steps >= 1.0 and along.largest <= along.squares:
         steps = int(along.steps)
