@@ -31,6 +31,18 @@ def test_profile_down_to_1e_300() -> None:
             assert float(mpmath.log(truth)) < -600.0
 
 
+@pytest.mark.parametrize("u", [60.1, 200.0, 1e4])
+def test_small_effects_far_out_have_all_digits(u: float) -> None:
+    """The largest exponent u^2 / 2 has an error of 2e-16 of itself; a series without its fifth term one of 1e-11."""
+    mu = 1e-3
+    epsilon = mu * (u + 0.5 * mu)
+    with mpmath.workdps(60):
+        z = mpmath.mpf(epsilon) / mpmath.mpf(mu) - mpmath.mpf(mu) / 2
+        drop = (mpmath.erfc(z / mpmath.sqrt(2)) - mpmath.exp(epsilon) * mpmath.erfc((z + mu) / mpmath.sqrt(2))) / 2
+        error = abs(mpmath.log(drop) - mpmath.mpf(float(gaussian.log_delta(epsilon, mu))))
+        assert error < 1e-12 + 5e-16 * u * u
+
+
 @pytest.mark.parametrize("steps", [1, 10**2, 10**4, 10**6])
 @pytest.mark.parametrize("delta", [1e-5, 1e-10, 1e-12, 1e-20, 1e-30])
 def test_composed_gaussian_is_never_below_the_truth(steps: int, delta: float) -> None:
