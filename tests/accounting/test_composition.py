@@ -1,5 +1,6 @@
 """Compare the composition and its error bound with exact convolution."""
 
+import dataclasses
 import functools
 import math
 from fractions import Fraction
@@ -55,6 +56,13 @@ def exact_delta(parts: list[tuple[Atoms, int]], epsilon: float) -> mpmath.mpf:
 
 STEP = atoms([0.3, 0.0, 0.25, 0.2, 0.1, 0.1, 0.04, 0.01])
 OTHER = atoms([0.6, 0.25, 0.1, 0.05], lowest=-0.15)
+
+
+def test_a_distance_of_losses_from_nodes_widens_both_bounds() -> None:
+    composed = compose([(STEP, 5)], 3.0, 0.4, -0.5, 1 << 16)
+    shifted = dataclasses.replace(composed, shift=composed.shift + 0.02)
+    assert composed.log_upper(0.4) < shifted.log_upper(0.4) == pytest.approx(composed.log_upper(0.38))
+    assert composed.log_lower(0.4) > shifted.log_lower(0.4) == pytest.approx(composed.log_lower(0.42))
 
 
 @pytest.mark.family

@@ -158,6 +158,7 @@ def test_a_result_says_who_made_its_trials(audited: Any) -> None:
     (audit,) = result.audits
     by = audit.trials[0].recorded["by"]
     assert set(by) == {"mechanism", "data", "backend"}
+    assert "gpu" not in audit.trials[0].recorded  # no device was used
     assert (by["mechanism"]["distribution"], "code" in by["mechanism"]) == ("dpspec", False)
     assert (by["backend"]["distribution"], by["backend"]["version"], by["backend"]["revision"]) == ("acme", "0.1", 1)
     made = by["backend"]["code"][:12]

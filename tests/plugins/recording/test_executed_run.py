@@ -1,6 +1,7 @@
 """training: {backend: recorded, run: PATH}: a spec is judged by the executed run, and agrees with dpspec check."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from dpspec.reporters.risk import FALSE_POSITIVES, rates
 from dpspec.results.codec import load
 from dpspec_recording.judge.bounds import ScheduleBounds, _epsilon_of
 from dpspec_recording.judge.executed_run import observe
+from dpspec_recording.judge.findings import schedule_findings
 
 SPEC = """\
 dpspec: 1
@@ -303,6 +305,8 @@ def test_shuffled_batches_have_a_bound_in_one_adjacency(recordings: Recordings) 
     schedule = ScheduleBounds(observe(recordings["shuffled"])[0])
     assert schedule.epsilon("add-remove", 1e-5, 1).interval is None
     assert schedule.epsilon("zero-out", 1e-5, 1).interval is not None
+    (unbounded,) = schedule_findings(schedule, 1e-5, 1, "add-remove", ())
+    assert (unbounded.lower, unbounded.value) == (0.0, math.inf)
 
 
 @pytest.mark.ci
