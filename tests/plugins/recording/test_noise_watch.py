@@ -428,10 +428,10 @@ def single_numbers(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
 
 
 def returning(change: Callable[[Tensor], Tensor]) -> Callable[[int, Tensor, dict[str, Any]], Tensor]:
-    """Every seventh step has the noise of seven steps before, changed."""
+    """Every third step has the noise of three steps before, changed: the first one is surely sampled."""
 
     def noise(step: int, z: Tensor, kept: dict[str, Any]) -> Tensor:
-        kept[str(step)] = change(kept[str(step - 7)]) if step >= 7 and step % 7 == 0 else z
+        kept[str(step)] = change(kept[str(step - 3)]) if step >= 3 and step % 3 == 0 else z
         value: Tensor = kept[str(step)]
         return value
 
