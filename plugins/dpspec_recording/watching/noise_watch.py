@@ -74,9 +74,10 @@ _COARSE_BITS = 6
 #: The number of steps from which squares of coordinates are compared: rounding of 0.01 does not change their sums.
 _DISPERSED_FROM = 4
 
-#: The probability that a step that is not sampled is checked for coarse values, which takes 0.1 ms. Sampled steps are
-#: early ones: of 120 steps one is expected among the last 30, and noise may have lost its precision since.
-_CHECKED = 0.25
+#: The probability that a step that is not sampled is checked for coarse values, and the number of these values: half
+#: precision shows in 64. Sampled steps are early ones: of 120 steps one is expected among the last 30, and noise may
+#: have lost its precision since.
+_CHECKED, _FEW_VALUES = 0.25, 256
 
 #: Sampled steps: all of the first few, then step n with probability rate / n: about 20 of 200, 30 of 2,000.
 _FIRST, _RATE = 4, 4.0
@@ -151,9 +152,12 @@ class NoiseWatch:
             if total is not None:
                 self._add_sampled(noise[row], total[row], float(std[row]), unit)
         for row in np.flatnonzero(precise).tolist():
-            if (sampled[row] and total is not None) or self._random.random() < _CHECKED:
+            if total is not None and sampled[row]:
+                self._add_coarse(noise[row], total[row], float(std[row]), unit, _VALUES)
+            elif self._random.random() < _CHECKED:
                 largest_sum = float(largest[row] * std[row])
-                self._add_coarse(noise[row], largest_sum if total is None else total[row], float(std[row]), unit)
+                covered = largest_sum if total is None else total[row]
+                self._add_coarse(noise[row], covered, float(std[row]), unit, _FEW_VALUES)
 
     def _is_sampled(self) -> bool:
         self._steps += 1
@@ -292,9 +296,9 @@ class NoiseWatch:
         )
         return [count, expected, max(0, len(pooled) - 1)]
 
-    def _add_coarse(self, noise: Tensor, total: Tensor | float, std: float, unit: float) -> None:
-        """Check values of a step. total: the sum that the noise covers, or its largest coordinate."""
-        where = self._every(_VALUES)
+    def _add_coarse(self, noise: Tensor, total: Tensor | float, std: float, unit: float, most: int) -> None:
+        """Check at most ``most`` values of a step. total: the sum that the noise covers, or its largest coordinate."""
+        where = self._every(most)
         values = _array(noise[where])
         covered = np.full(len(values), total) if isinstance(total, float) else _array(total[where])
         used = (np.abs(covered) <= _SUM * std) & (values != 0.0)
