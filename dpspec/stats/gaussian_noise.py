@@ -276,14 +276,18 @@ def spread(squares: float, terms: int, test: str, tried: int = 1) -> Measurement
 def coarse(count: int, values: int, test: str, tried: int = 1) -> Measurement:
     """Test that at most a share :data:`COARSE` of the values ends in six or more zero bits.
 
-    ``tried``: the number of compared steps, if the values are of the step with the largest share.
+    ``tried``: the number of compared steps, if the values are of the step with the smallest probability.
     """
-    share = max(count / values, COARSE)
-    divergence = float(special.rel_entr(share, COARSE) + special.rel_entr(1.0 - share, 1.0 - COARSE))
     needed = math.log(tried / LEVEL)
     detectable_share = COARSE + (math.sqrt(needed / 2.0) + 0.5 * _Z) / math.sqrt(values)
     detectable = detectable_share if detectable_share <= 1.0 else None
-    return Measurement(test, COARSE, count / values, _bounded(math.log(tried) - values * divergence), detectable)
+    return Measurement(test, COARSE, count / values, _bounded(math.log(tried) + log_coarse(count, values)), detectable)
+
+
+def log_coarse(count: int, values: int) -> float:
+    """Chernoff's bound on ln P(``count`` or more of ``values``), each with probability at most :data:`COARSE`."""
+    share = max(count / values, COARSE)
+    return -values * float(special.rel_entr(share, COARSE) + special.rel_entr(1.0 - share, 1.0 - COARSE))
 
 
 def _bounded(log_p: float) -> float:

@@ -120,7 +120,7 @@ class Grid:
 class CoarseValues:
     """Values that are rounded more coarsely than their type: ``coarse`` of ``checked``.
 
-    Of the step with the largest share of coarse values, ``coarse_of_step`` of ``checked_of_step``. steps: their number.
+    Of the step with the smallest probability, ``coarse_of_step`` of ``checked_of_step``. steps: their number.
     """
 
     coarse: Count

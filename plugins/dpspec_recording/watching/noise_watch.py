@@ -98,7 +98,7 @@ class NoiseWatch:
         self._worst: tuple[float, list[int]] = (1.0, [])
         self._tested = self._room = 0.0
         self._sampled = self._coarse = self._checked = self._checked_steps = 0
-        self._coarsest = 0, 0
+        self._coarsest = 0.0, 0, 0
         self._repeats: list[float] = [0, 0.0, 0]
         self._squares: list[Tensor] = []
         self._rounding = 0.0
@@ -310,9 +310,13 @@ class NoiseWatch:
         coarse = int((last > 2.0**_COARSE_BITS * explained).sum())
         self._coarse += coarse
         self._checked += len(values)
-        self._checked_steps += bool(len(values))
-        if coarse * self._coarsest[1] > self._coarsest[0] * len(values) or not self._coarsest[1]:
-            self._coarsest = coarse, len(values)
+        if not len(values):
+            return
+        self._checked_steps += 1
+        # A large share of few values, such as those that no long sum covers, shows little.
+        log_p = gaussian_noise.log_coarse(coarse, len(values))
+        if log_p < self._coarsest[0] or not self._coarsest[2]:
+            self._coarsest = log_p, coarse, len(values)
 
     def found(self) -> NoiseStatistics | None:
         """The statistics of all steps; None without noise."""
@@ -341,8 +345,8 @@ class NoiseWatch:
             coarse=CoarseValues(
                 coarse=self._coarse,
                 checked=self._checked,
-                coarse_of_step=self._coarsest[0],
-                checked_of_step=self._coarsest[1],
+                coarse_of_step=self._coarsest[1],
+                checked_of_step=self._coarsest[2],
                 steps=self._checked_steps,
             ),
             repeats=_repeats(self._repeats),

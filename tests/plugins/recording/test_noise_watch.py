@@ -345,6 +345,21 @@ def test_noise_that_loses_precision_late_is_found(kind: torch.dtype) -> None:
     assert not rejected(watched([(3000,)], 140, lambda _: torch.randn(3000)), COARSE.title)
 
 
+def test_one_coarse_value_beside_long_sums_does_not_hide_a_coarse_step() -> None:
+    """A step with one checked value, which is 1, has a larger share of coarse values than one in half precision."""
+    torch.manual_seed(1)
+    watch = NoiseWatch([torch.zeros(256)])
+    add(watch, [torch.randn(256).half().float()], [torch.zeros(256)], 1.0)
+    long = torch.full((256,), 1e4)
+    long[3] = 0.0
+    ones = torch.randn(256)
+    ones[3] = 1.0
+    add(watch, [ones], [long], 1.0)
+    found = watch.found()
+    assert found is not None
+    assert (found.coarse.steps, found.coarse.checked_of_step) == (2, 256)
+
+
 @pytest.mark.family
 @pytest.mark.parametrize(("cut", "steps", "found"), [(3.0, 10, True), (4.0, 100, True), (4.5, 100, False)])
 def test_a_cut_is_found_in_many_numbers(cut: float, steps: int, found: bool) -> None:
