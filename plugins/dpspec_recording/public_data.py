@@ -35,6 +35,8 @@ class PublicData:
     Attributes:
         loaders: Its loaders, whose batches are public.
         is_compared: Whether the rows of both datasets were in memory, so that they were compared.
+        inspected, near_copies: The number of its rows that were compared with all records by their distance, and of
+            those that nearly equal a record.
     """
 
     def __init__(self, declared: Any, loader: Any) -> None:
@@ -56,6 +58,7 @@ class PublicData:
         for column in private:
             self._private.update(_rows_of(column))
         self.is_compared = bool(self._private) and all(any(rows) for rows in self._rows)
+        self.inspected, self.near_copies = _near_copies(self._sources, private)
         self._noted: list[ref[Tensor]] = []
         dataset = getattr(loader, "dataset", None)
         for part in sources:
@@ -117,6 +120,17 @@ class PublicData:
             return False
         rows = [*_bytes_of(tensor), *_bytes_of(tensor[None])]
         return any(row in self._private for row in rows)
+
+
+def _near_copies(sources: Iterable[Iterable[Tensor]], private: Iterable[Tensor]) -> tuple[int, int]:
+    """The numbers of inspected rows of public columns, and of those that nearly equal a row of a private column."""
+    inspected = near_copies = 0
+    for column in (column for columns in sources for column in columns):
+        for records in private:
+            if len(column) and column.shape[1:] == records.shape[1:] and records.is_floating_point():
+                rows, copies = memory_rows.near_copies_of(column, records)
+                inspected, near_copies = inspected + rows, near_copies + copies
+    return inspected, near_copies
 
 
 def _columns(part: Any) -> list[Tensor]:

@@ -14,7 +14,7 @@ from dpspec.sampling import scheme_of
 from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import epochs, measurement, sampling
 from dpspec.stats.conformance.epochs import Array, EpochLog, EpochSums, TogetherSums
-from dpspec.stats.conformance.measurement import Abstention, Measurement, Outcome, exactly, the_worst
+from dpspec.stats.conformance.measurement import Abstention, Measurement, Outcome, exactly, of_several, the_worst
 from dpspec.stats.conformance.sampling import StepExtremes, each_step
 
 #: Maximum number of records; no dataset has more.
@@ -180,16 +180,21 @@ def exact_sizes(drawn: Drawn) -> Outcome:
 @partial(
     _sampling,
     compares="rate at each step",
-    evidence="batch size at each step",
+    evidence="batch size at each step, and the largest one",
     null="exact binomial or Chernoff, two-sided, Bonferroni over steps",
-    detects="another rate at one step",
+    detects="another rate at one step, and Poisson samples that are cut to a maximum size",
     limit_of="one-step",
 )
 def size_of_each_step(drawn: Drawn) -> Outcome:
     def batch_test(records: int, batch: BatchSums) -> Measurement | None:
-        capped = drawn.phase.sampling.max_batch is not None
-        law = drawn.law(records) if capped else sampling.BatchSize(records, drawn.phase.rate(records))
-        return None if batch.sizes is None else each_step(batch.sizes, law)
+        if batch.sizes is None:
+            return None
+        if drawn.phase.sampling.max_batch is not None:
+            return each_step(batch.sizes, drawn.law(records))
+        law = sampling.BatchSize(records, drawn.phase.rate(records))
+        of_step = each_step(batch.sizes, law)
+        is_independent = drawn.phase.sampling.epoch_steps is None
+        return of_several([of_step, sampling.largest(batch.sizes, law)]) if is_independent else of_step
 
     return drawn.worst(batch_test)
 

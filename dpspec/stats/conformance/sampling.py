@@ -285,6 +285,28 @@ def constant(value: float, steps: int, count: int | None = None) -> StepExtremes
     return replace(summary(np.array([value]), count=count), steps=steps)
 
 
+#: The name of the test of :func:`largest`.
+LARGEST_SIZE = "largest-size"
+
+
+def largest(extremes: StepExtremes, law: BatchSize) -> Measurement:
+    """Test that the largest of T batch sizes is not too small, as if batches were cut to a maximum size.
+
+    A record that fills a cut batch pushes another one out of it, so that it moves the sum by two clip norms.
+
+    P[all T sizes <= m] is P[Bin(records, rate) <= m]^T, for independent sizes. At the largest size m it is a p-value.
+    ``declared`` is the median of the largest size.
+    """
+    most, declared = float(extremes.most.value), float(typical_largest(extremes.steps, law))
+    p_value = law.below(most) ** extremes.steps
+    return Measurement("largest batch size", declared, most, p_value, None, name=LARGEST_SIZE, details="lower tail")
+
+
+def typical_largest(steps: int, law: BatchSize) -> int:
+    """The median of the largest of ``steps`` batch sizes."""
+    return bisect_left(range(law.records), 0.5 ** (1.0 / steps), key=law.below)
+
+
 def each_step(extremes: StepExtremes, law: Law) -> Measurement:
     """Test each step; ``detectable`` is the deviation of one step, even of the step with the largest value."""
     tails = [(law.below(extremes.least.value), extremes.least.value, extremes.least.step)]

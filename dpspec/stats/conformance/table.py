@@ -53,7 +53,7 @@ from dpspec.stats.conformance.evidence import (
     measured_steps,
 )
 from dpspec.stats.conformance.measurement import Abstention, Measurement, Outcome, Row
-from dpspec.stats.conformance.sampling import constant, summary
+from dpspec.stats.conformance.sampling import BatchSize, StepExtremes, StepValue, constant, summary, typical_largest
 
 #: All checks, in the order of results.
 TABLE: tuple[Row, ...] = (
@@ -422,9 +422,17 @@ def _batches(records: int, phase: Phase, total: int) -> BatchSums:
         spread=max(round(spread), math.ceil(above)),
         above=above,
         overlaps=tuple(Common(lag, round((length - lag) * size * rate), (length - lag) * size) for lag in lags),
-        sizes=constant(size, length) if varies else None,
+        sizes=_typical_sizes(size, length, sampling.max_batch, BatchSize(records, rate)) if varies else None,
         epochs=None if sampling.epoch_steps is None else whole,
     )
+
+
+def _typical_sizes(size: int, steps: int, cap: int | None, law: BatchSize) -> StepExtremes:
+    """Sizes at their mean; of batches without a cap, the largest one at its median."""
+    sizes = constant(size, steps)
+    if cap is not None:
+        return sizes
+    return replace(sizes, most=StepValue(max(size, typical_largest(steps, law)), 1))
 
 
 def _of_epochs(records: int, phase: Phase) -> BatchSums:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from dpspec.decimals import nearest
-from dpspec.stats.conformance import batch_checks, run_checks, table
+from dpspec.stats.conformance import batch_checks, run_checks, sampling, table
 from dpspec.stats.conformance.measurement import Abstention, Measurement
 from dpspec_recording.judge.recorded_run import RecordedRun, evidence
 from dpspec_recording.outcomes.faults import RunTest
@@ -26,6 +26,9 @@ _ADVICE = {
     "of a record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses.",
     RATE: "Records are drawn at another rate than declared: account for the executed rate, if each record is drawn "
     "independently of others and of earlier steps.",
+    sampling.LARGEST_SIZE: "Batches are cut to a maximum size: a record that enters such a batch pushes another one "
+    "out, and moves the sum by two clip norms. Use every drawn record, in physical batches if the memory is small, or "
+    "account for truncated Poisson samples.",
     run_checks.repeated_records.name: "A batch holds a record twice, which then moves the sum by up to two clip norms: "
     "draw each record at most once for a step, also if the step joins batches of several passes.",
 }

@@ -79,7 +79,7 @@ def confirmations(
     )
     yield f"{constants} were not tuned on or computed from them (see how-to/tuning.md)"
     yield (
-        "labels, features, ranks, padding, weight, temperature, loss and choice of a record come from it alone: not "
+        "labels, features, scale, padding, weight, temperature, loss and choice of a record come from it alone: not "
         f"from its batch, earlier ones or the dataset{_varying(run)}{_not_replayed(run)}"
     )
     yield from _tested(run)
@@ -99,7 +99,10 @@ def confirmations(
         )
     public_facts = run.fact(PublicSteps)
     if public_facts is not None and public_facts.is_declared:
-        yield f"the data that public= declares holds no record and no copy of one ({public_facts.comparison})"
+        yield (
+            "the data that public= declares holds no record, no copy of one, and nothing computed from one, such as "
+            f"labels or rows of a model that read records ({public_facts.comparison})"
+        )
     if reduction is not None and reduction.status == "declared":
         yield f"the loss is a {header.reduction} over the records of each batch, as loss_reduction says"
     yield (
@@ -112,9 +115,9 @@ def confirmations(
         tails = untested_tails(run.fact(Noise))
         its_tails = f", and the noise is Gaussian in all directions and {tails}" if tails else ""
         yield (
-            "the loop reports every drawn batch, skips none by its records, and draws them at random (by no hash or "
-            "list); its reported norms (after all weights), sums and noise are true"
-            f"{its_tails}"
+            "the loop reports every drawn batch, skips none by its records, cuts none to a largest size, and draws "
+            "them at random (by no hash or list); its reported norms (after all weights), sums and noise are true, no "
+            f"loss or norm decides that noise is drawn again{its_tails}"
         )
         if _not_replayed(run):
             yield (

@@ -34,16 +34,24 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class PublicFacts:
     """Public data. is_declared: whether the script declares some; is_compared: whether its rows were compared with the
-    private ones; steps: the number of steps of other optimizers that moved parameters of the private model."""
+    private ones; inspected, near_copies: the rows that were compared by their distance, and those that nearly equal a
+    record; steps: the number of steps of other optimizers that moved parameters of the private model."""
 
     is_declared: bool = field(metadata=join_by(any))
     is_compared: bool = field(metadata=join_by(all))
+    inspected: Count = field(default=0, metadata=join_by(sum))
+    near_copies: Count = field(default=0, metadata=join_by(sum))
     steps: Count = field(metadata=join_by(max, sum))
 
     @property
     def comparison(self) -> str:
         """Whether its rows were compared with the records, in words."""
-        return "none of its rows is a record" if self.is_compared else "its rows were not compared with the records"
+        if not self.is_compared:
+            return "its rows were not compared with the records"
+        if 2 * self.near_copies >= self.inspected > 0:
+            text = f"{self.near_copies} of {self.inspected} inspected ones nearly equal one: copies with noise?"
+            return f"none of its rows is a record, but {text}"
+        return "none of its rows is a record"
 
 
 UNVERIFIED = Fault(
@@ -108,8 +116,15 @@ class PublicSteps(Probe[PublicFacts]):
     def facts(self) -> PublicFacts:
         """The public steps until now."""
         public = None if self._training is None else self._training.script_parts.public
-        is_compared = public is not None and public.is_compared
-        return PublicFacts(is_declared=public is not None, is_compared=is_compared, steps=self._steps)
+        if public is None:
+            return PublicFacts(is_declared=False, is_compared=False, steps=self._steps)
+        return PublicFacts(
+            is_declared=True,
+            is_compared=public.is_compared,
+            inspected=public.inspected,
+            near_copies=public.near_copies,
+            steps=self._steps,
+        )
 
     @staticmethod
     def judge(facts: PublicFacts | None, run: JudgedRun) -> Iterator[Outcome]:

@@ -15,7 +15,7 @@ from typing import Any
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
 from dpspec_recording.rules.model_inputs import InputRule
-from dpspec_recording.watching.memory_rows import tensors_of
+from dpspec_recording.watching.memory_rows import near_copies_within, tensors_of
 
 RULE = Rule(
     name="duplicate-records",
@@ -27,10 +27,6 @@ RULE = Rule(
 
 #: Step n is inspected with probability min(1, _STEPS / n), and rows with at least _VALUES values.
 _STEPS, _VALUES = 20.0, 4
-
-#: The number of records whose nearest other record is inspected, and the largest distance of a near copy as a share of
-#: the median distance: the digits of MNIST and scikit-learn have .4 and more, copies with a tenth of the noise .1.
-_INSPECTED, _NEAR = 16, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +71,7 @@ class DuplicateRecords(InputRule[CopyFacts]):
                 super().start(setup)
             return
         counts = _row_counts(tensors)
-        inspected = near_copies = 0
-        if tensors[0].is_floating_point() and tensors[0][0].numel() >= _VALUES:
-            chosen = self._random.sample(range(len(tensors[0])), min(_INSPECTED, len(tensors[0])))
-            inspected, near_copies = len(chosen), _near_copies(tensors[0], chosen)
+        inspected, near_copies = near_copies_within(tensors[0])
         self._of_dataset = CopyFacts(
             rows=int(counts.sum()),
             repeated=int((counts > 1).sum()),
@@ -137,15 +130,3 @@ def _row_counts(tensors: tuple[Any, ...]) -> Any:
     rows = np.concatenate([np.ascontiguousarray(c.numpy()).view(np.uint8) for c in columns if c.numel()], axis=1)
     _, counts = np.unique(rows.view(np.dtype((np.void, rows.shape[1]))).reshape(-1), return_counts=True)
     return counts
-
-
-def _near_copies(features: Any, chosen: list[int]) -> int:
-    """The number of the ``chosen`` rows of ``features`` (n, ...) that nearly equal another row."""
-    import torch
-
-    rows = features.reshape(len(features), -1)
-    rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-    distances = torch.cdist(rows[chosen], rows)
-    nearest = distances.clone()
-    nearest[range(len(chosen)), chosen] = torch.inf
-    return int((nearest.amin(1) <= _NEAR * distances.median(1).values).sum())

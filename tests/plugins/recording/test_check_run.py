@@ -265,7 +265,7 @@ def test_confirm_asks_about_mistakes_that_no_step_shows(sound):
     for words in (
         "(checkpoints, stopping by loss)",
         "features chosen by labels",
-        "temperature, loss and choice of a record come from it alone",
+        "labels, features, scale, padding, weight, temperature, loss and choice of a record come from it alone",
         "seeds and states of generators are secret: no constant, time, weights or records",
         "no log, threshold or statistic is released",
         "frozen, pruned or initial weights",

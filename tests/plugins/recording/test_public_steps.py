@@ -174,6 +174,20 @@ def test_a_batch_with_a_private_record_is_not_noted() -> None:
     assert data.note([torch.cat([augmented, private.tensors[0][:1]])]) == []
 
 
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_public_rows_that_nearly_equal_records_are_asked_about(is_copied: bool) -> None:
+    records = torch.randn(60, 20)
+    public = records[:20] + 0.01 * torch.randn(20, 20) if is_copied else torch.randn(20, 20)
+    labels = torch.zeros(60, dtype=torch.long)
+    private = DataLoader(TensorDataset(records, labels), batch_size=5)
+    data = PublicData(TensorDataset(public, labels[:20]), private)
+    facts = PublicFacts(
+        is_declared=True, is_compared=data.is_compared, inspected=data.inspected, near_copies=data.near_copies, steps=0
+    )
+    assert facts.comparison.startswith("none of its rows is a record")
+    assert ("16 of 16 inspected ones nearly equal one: copies with noise?" in facts.comparison) is is_copied
+
+
 @pytest.mark.parametrize(("public", "is_alarm"), [(5, False), (0, True)])
 def test_public_steps_are_counted_unless_replays_find_their_gradients_public(public: int, is_alarm: bool) -> None:
     replayed = ReplayedGradients(

@@ -18,7 +18,7 @@ from support.phases import phase_of
 from dpspec import json_records
 from dpspec.contract import Check, Phase
 from dpspec.stats.binomial import TruncatedSize
-from dpspec.stats.conformance import measurement, sampling, table
+from dpspec.stats.conformance import batch_checks, measurement, sampling, table
 from dpspec.stats.conformance.batch_checks import BatchSums, SamplingSums
 from dpspec.stats.conformance.evidence import RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, POWER, Measurement
@@ -68,6 +68,40 @@ def test_variance_p_values_are_valid_by_enumeration(rate: float) -> None:
     for outcomes in (of_records, of_sizes):
         for level in {1e-6, 0.01, 0.05, 0.2, *(p for p, _ in outcomes)}:
             assert math.fsum(probability for p, probability in outcomes if p <= level) <= level + 1e-12
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_p_values_of_the_largest_size_are_exact_by_enumeration(rate: float) -> None:
+    steps, records = 3, 4
+    mass = stats.binom.pmf(range(records + 1), records, rate)
+    outcomes: list[tuple[float, float]] = []
+    for sizes in product(range(records + 1), repeat=steps):
+        measured = sampling.largest(sampling.summary(np.array(sizes)), BatchSize(records, rate))
+        outcomes.append((measured.p_value, math.prod(mass[s] for s in sizes)))
+    for level in {p for p, _ in outcomes}:
+        total = math.fsum(probability for p, probability in outcomes if p <= level * (1.0 + 1e-12))
+        assert total == pytest.approx(level, rel=1e-9)
+
+
+def test_poisson_batches_that_are_cut_to_a_maximum_size_are_rejected() -> None:
+    """The cut acts at a tenth of the steps, so that neither the variance nor the mean of the sizes shows it."""
+    phase, records, cut = phase_of("poisson", 200, rate=0.05), 500, 31
+    for seed in range(20):
+        drawn = np.random.default_rng(seed).binomial(records, 0.05, 200)
+        for sizes, is_cut in ((drawn, False), (np.minimum(drawn, cut), True)):
+            log = BatchSums(
+                steps=200,
+                total=int(sizes.sum()),
+                squares=int((sizes**2).sum()),
+                sizes=sampling.summary(sizes),
+            )
+            outcomes = batch_checks.Drawn(phase, [(records, log)])
+            measured = batch_checks.size_of_each_step.test(outcomes)
+            assert isinstance(measured, Measurement)
+            assert (measured.p_value <= 1e-6, measured.name == sampling.LARGEST_SIZE and is_cut) == (is_cut, is_cut)
+            variance = batch_checks.evenness.test(outcomes)
+            assert isinstance(variance, Measurement)
+            assert variance.p_value > 1e-6
 
 
 @pytest.mark.parametrize(("steps", "records", "rate"), [(300, 5000, 0.02), (1000, 200, 0.5), (500, 10_000, 0.0002)])
