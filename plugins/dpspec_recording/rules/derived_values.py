@@ -9,6 +9,7 @@ a row and numbers of three decimals are equal by chance or by design, so they do
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 #: The largest table and the largest statistics, in numbers.
@@ -64,11 +65,7 @@ def is_derived(value: Any, table: Any) -> bool:
     values, rows = array_of(value), array_of(table)
     if values is None or rows is None or rows.ndim == 0 or rows.size > _MOST_VALUES or len(rows) < _FEWEST_VALUES:
         return False
-    return (
-        _has_columns(values, rows)
-        or _has_rows(values, rows)
-        or (values.dtype.kind == "f" and values.size <= _MOST_STATISTICS and _is_statistic(values, rows))
-    )
+    return _has_columns(values, rows) or _has_rows(values, rows) or Statistics(table).have(value)
 
 
 def with_other_values(value: Any, record: Any) -> Any:
@@ -124,13 +121,27 @@ def _has_rows(values: Any, rows: Any) -> bool:
     return all(row.tobytes() in rows_as_bytes for row in flat)
 
 
-def _is_statistic(values: Any, rows: Any) -> bool:
-    import numpy as np
+class Statistics:
+    """Means, deviations, medians, ends and quantiles of a table (n, ...): of its columns, channels, and all values."""
 
-    if rows.dtype.kind not in "fiu" or not (np.isfinite(values).all() and np.isfinite(rows).all()):
-        return False
-    flat = values.astype(np.float64)
-    return any(_matches(flat, view) for view in _views(rows.astype(np.float64)))
+    def __init__(self, table: Any) -> None:
+        import numpy as np
+
+        rows = array_of(table)
+        is_read = rows is not None and rows.ndim > 0 and rows.size <= _MOST_VALUES and len(rows) >= _FEWEST_VALUES
+        is_read = is_read and rows.dtype.kind in "fiu" and bool(np.isfinite(rows).all())
+        self._columns = [_Columns(view) for view in _views(rows.astype(np.float64))] if is_read else []
+
+    def have(self, value: Any) -> bool:
+        """Whether the numbers of a value are statistics."""
+        import numpy as np
+
+        values = array_of(value)
+        if values is None or values.dtype.kind != "f" or not 0 < values.size <= _MOST_STATISTICS:
+            return False
+        if not np.isfinite(values).all():
+            return False
+        return any(columns.match(values.astype(np.float64)) for columns in self._columns)
 
 
 def _views(rows: Any) -> Iterator[Any]:
@@ -144,37 +155,53 @@ def _views(rows: Any) -> Iterator[Any]:
         yield rows.reshape(-1, 1)
 
 
-def _matches(values: Any, columns: Any) -> bool:
-    """Whether ``values`` are means, deviations, medians, ends or quantiles of the columns (n, width)."""
-    import numpy as np
+class _Columns:
+    """The columns (n, width) of a table, whose statistics are computed when they are compared."""
 
-    width = columns.shape[1]
-    if not width or values.size % width:
-        return False
-    deviation = columns.std(0)
+    def __init__(self, columns: Any) -> None:
+        self._columns = columns
 
-    def are(statistic: Any) -> bool:
-        close = np.abs(compared - statistic) <= _PART * deviation + _UNITS * np.finfo(np.float32).eps * np.abs(
-            statistic
-        )
-        free = np.abs(statistic * _DECIMALS - np.round(statistic * _DECIMALS)) > 1e-3
-        return bool(close.all() and 2 * np.count_nonzero(free) > free.size)
+    @cached_property
+    def _deviation(self) -> Any:
+        return self._columns.std(0)
 
-    if values.size == width:
-        compared = values.reshape(width)
+    @cached_property
+    def _of_columns(self) -> list[Any]:
+        import numpy as np
+
+        columns = self._columns
         low, high = columns.min(0), columns.max(0)
         # columns that are cut at public bounds have several values there
         ends = [end for end in (low, high) if bool(((columns == end).sum(0) == 1).all())]
-        return any(map(are, (columns.mean(0), deviation, columns.std(0, ddof=1), np.median(columns, axis=0), *ends)))
-    count = values.size // width
-    if count < _FEWEST_QUANTILES:
+        medians = [np.quantile(columns, 0.5, axis=0, method=method) for method in ("lower", "linear", "higher")]
+        return [columns.mean(0), self._deviation, columns.std(0, ddof=1), *medians, *ends]
+
+    def match(self, values: Any) -> bool:
+        """Whether ``values`` are means, deviations, medians, ends or quantiles of the columns."""
+        import numpy as np
+
+        width = self._columns.shape[1]
+        if not width or values.size % width:
+            return False
+        count = values.size // width
+        if count == 1:
+            return any(self._are(values.reshape(width), statistic) for statistic in self._of_columns)
+        if count < _FEWEST_QUANTILES:
+            return False
+        shapes = [values.reshape(count, width)] if values.shape[:1] == (count,) else []
+        shapes += [values.reshape(width, count).T] if values.shape[-1:] == (count,) else []
+        for compared in shapes:
+            if bool((np.diff(compared, axis=0) >= 0.0).all()):
+                tables = (np.quantile(self._columns, shares, axis=0) for shares in _shares(count))
+                return any(self._are(compared, quantiles) for quantiles in tables)
         return False
-    shapes = [values.reshape(count, width)] if values.shape[:1] == (count,) else []
-    shapes += [values.reshape(width, count).T] if values.shape[-1:] == (count,) else []
-    for compared in shapes:
-        if bool((np.diff(compared, axis=0) >= 0.0).all()):
-            return any(are(np.quantile(columns, shares, axis=0)) for shares in _shares(count))
-    return False
+
+    def _are(self, values: Any, statistic: Any) -> bool:
+        import numpy as np
+
+        within = _PART * self._deviation + _UNITS * np.finfo(np.float32).eps * np.abs(statistic)
+        free = np.abs(statistic * _DECIMALS - np.round(statistic * _DECIMALS)) > 1e-3
+        return bool((np.abs(values - statistic) <= within).all() and 2 * np.count_nonzero(free) > free.size)
 
 
 def _shares(count: int) -> Iterator[Any]:

@@ -1,8 +1,9 @@
 """Whether the model holds records of the dataset: buffers, attributes, and parameters that begin with their values.
 
-The mistake: the released buffer is a copy of records::
+The mistakes: the released buffer is a copy of records, or an exact statistic of them::
 
     model.register_buffer("prototypes", x[:10])
+    model.register_buffer("mean", x.mean(0))
 """
 
 import contextlib
@@ -12,14 +13,18 @@ from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
+from dpspec.text import joined
+from dpspec_recording.rules.derived_values import Statistics
 from dpspec_recording.rules.model_inputs import InputRule
 from dpspec_recording.watching.memory_rows import attributes_with_rows, tensors_of
 
 RULE = Rule(
     name="records-in-model",
-    summary="a buffer, a parameter or an attribute of the model holds rows of the dataset",
-    why="A released buffer is a copy of these records, and a forward pass that reads it makes others depend on them.",
-    fix="Keep records out of the model; begin prototypes and inducing points with public or random values.",
+    summary="a buffer, a parameter or an attribute of the model holds rows of the dataset, or statistics of them",
+    why="A released buffer is a copy or an exact mean of these records, and a forward pass that reads it makes others "
+    "depend on them.",
+    fix="Keep records out of the model: scale by public constants, and begin prototypes and inducing points with "
+    "public or random values.",
     code="dpspec_recording.rules.records_in_model:RecordsInModel",
 )
 
@@ -35,9 +40,13 @@ _MOST_NUMBERS = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRecords:
-    """By the kind and name of a tensor of the model, the number of its rows that are records."""
+    """By the kind and name of a tensor of the model, the number of its rows that are records.
+
+    statistics: the kinds and names of tensors and numbers that are statistics of columns.
+    """
 
     rows_by_tensor: Mapping[str, Count]
+    statistics: tuple[str, ...] = ()
 
 
 class RecordsInModel(InputRule[HeldRecords]):
@@ -49,6 +58,7 @@ class RecordsInModel(InputRule[HeldRecords]):
         self._loader: Any = None
         self._input: Any = None
         self._held: dict[str, int] = {}
+        self._statistics: set[str] = set()
 
     def start(self, setup: RuleSetup) -> None:
         if not hasattr(setup.model, "named_modules"):
@@ -81,24 +91,33 @@ class RecordsInModel(InputRule[HeldRecords]):
     def _search(self, tables: Sequence[Any]) -> None:
         from dpspec_recording.shards import local
 
-        for kind, name, tensor in _tensors(self._model):
+        statistics = [Statistics(table) for table in tables]
+        for kind, name, value in _values(self._model):
+            label, numbers = f"{kind} {name}"[:100], value if isinstance(value, list) else local(value)
             for table in tables:
-                if count := rows_in(local(tensor), table):
-                    label = f"{kind} {name}"[:100]
+                if not isinstance(numbers, list) and (count := rows_in(numbers, table)):
                     self._held[label] = max(self._held.get(label, 0), count)
+            if any(columns.have(numbers) for columns in statistics):
+                self._statistics.add(label)
 
     def facts(self) -> HeldRecords:
-        return HeldRecords(rows_by_tensor=dict(sorted(self._held.items())[:_MOST_NAMES]))
+        statistics = tuple(sorted(self._statistics - set(self._held))[:_MOST_NAMES])
+        return HeldRecords(rows_by_tensor=dict(sorted(self._held.items())[:_MOST_NAMES]), statistics=statistics)
 
     @staticmethod
     def caution(facts: HeldRecords, run: RuleRun) -> str:
-        if not facts.rows_by_tensor:
+        if not facts.rows_by_tensor and not facts.statistics:
             return ""
         phrases = [
             f"{name} holds {count} row{'' if count == 1 else 's'}" for name, count in facts.rows_by_tensor.items()
         ]
         omitted = f" and {len(phrases) - 3} more" if len(phrases) > 3 else ""
         text = f"{', '.join(phrases[:3])}{omitted} of the dataset: is the model that you release a copy of records?"
+        if not phrases:
+            has = "is a statistic" if len(facts.statistics) == 1 else "are statistics"
+            text = (
+                f"{joined([*facts.statistics[:3]])} {has} of the dataset (mean, deviation, median, end or quantiles)."
+            )
         return text[:1].upper() + text[1:]
 
 
@@ -117,8 +136,8 @@ def _tables(loader: Any) -> list[Any]:
     return list(attributes_with_rows(loader) if tensors is None else tensors)
 
 
-def _tensors(model: Any) -> Iterator[tuple[str, str, Any]]:
-    """The kind, name and value of each tensor and array of a model."""
+def _values(model: Any) -> Iterator[tuple[str, str, Any]]:
+    """The kind, name and value of each tensor, array, float and list of floats of a model."""
     import numpy as np
     import torch
     from torch import nn
@@ -134,7 +153,9 @@ def _tensors(model: Any) -> Iterator[tuple[str, str, Any]]:
         for kind, tensors in (*tensors_of_module, ("attribute", attributes)):
             for key, value in tensors.items():
                 entries = value.values() if isinstance(value, dict) else value
-                values = entries if isinstance(value, dict | list | tuple) else [value]
+                values = list(entries) if isinstance(value, dict | list | tuple) else [value]
+                if values and all(isinstance(entry, float) for entry in values):
+                    yield kind, f"{prefix}{key}".lstrip("."), values
                 for tensor in values:
                     if isinstance(tensor, torch.Tensor | np.ndarray) and id(tensor) not in visited:
                         visited.add(id(tensor))

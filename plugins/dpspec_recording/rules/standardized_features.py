@@ -1,8 +1,10 @@
-"""Whether features were scaled by constants of exactly these records.
+"""Whether features were scaled, cut or filled by constants of exactly these records.
 
-The mistake: one record changes the mean, and with it the features of all::
+The mistakes: one record changes the mean or a quantile, and with it the features of others::
 
     x = (x - x.mean(0)) / x.std(0)
+    x = x.clamp(x.quantile(0.05, 0), x.quantile(0.95, 0))
+    x = torch.where(x.isnan(), x.nanmean(0), x)
 """
 
 from collections.abc import Mapping
@@ -16,9 +18,10 @@ from dpspec_recording.watching.memory_rows import attributes_with_rows, tensors_
 
 RULE = Rule(
     name="standardized-features",
-    summary="columns, channels or targets have mean 0 and deviation 1, another such range, or ranks of these records",
-    why="Statistics or ranks of the records scale each record: a record changes the features of all.",
-    fix="Scale by public constants. dpspec.replay tests whether constants of a script depend on a record.",
+    summary="columns, channels or targets have mean 0 and deviation 1, another such range, ranks of these records, "
+    "cuts at their quantiles, or gaps filled with their means",
+    why="Statistics or ranks of the records scale, cut or fill each record: a record changes the features of all.",
+    fix="Scale, cut and fill by public constants. dpspec.replay tests whether constants depend on a record.",
     code="dpspec_recording.rules.standardized_features:StandardizedFeatures",
 )
 
@@ -40,6 +43,8 @@ _SCALINGS = {
     "robust": "median 0 and quartile distance 1",
     "uncorrelated": "correlation 0 with each other",
     "ranked": "values of uniform or normal quantiles, like ranks",
+    "cut": "equally many values at the ends, like cuts at quantiles",
+    "filled": "one frequent value, the mean or median of the others, like filled gaps",
 }
 
 
@@ -101,6 +106,8 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
             counts["centered"] *= 2 * counts["centered"] >= rows.shape[1]  # the mean of one column may be 0
             counts["uncorrelated"] = _uncorrelated(rows)
             counts["ranked"] = ranked_columns(rows)
+            counts["cut"] = cut_columns(rows)
+            counts["filled"] = filled_columns(rows)
             channels = 0
             if features.dim() == 4:
                 of_channels = features.double().transpose(0, 1).flatten(1).T
@@ -205,6 +212,74 @@ def ranked_columns(rows: Any) -> int:
     normal = [torch.special.ndtr(ordered / deviation) for deviation in _NORMAL_DEVIATIONS]
     statistics = [((levels - middle) ** 2).sum(0) + 1.0 / (12.0 * count) for levels in (*uniform, *normal)]
     return int((torch.stack(statistics).amin(0) <= _RANKED).sum())
+
+
+#: The largest number of values of columns that are searched for cuts and filled gaps, the fewest values at an end of a
+#: cut column and the fewest filled gaps of a column.
+_MOST_SEARCHED, _FEWEST_CUT, _FEWEST_FILLED = 2**20, 2, 3
+
+#: The probability of as many columns with equal numbers of values at their ends, if public bounds cut them.
+_BY_CHANCE = 1e-6
+
+#: The part of a deviation, and the units in the last place of single precision, by which a filled value may differ.
+_PART, _UNITS = 1e-6, 4.0
+
+
+def cut_columns(rows: Any) -> int:
+    """The number of columns of ``rows`` (n, d) with equally many values at their ends, as after cuts at quantiles.
+
+    0 if public bounds may have made these cuts.
+    Public bounds cut independent columns at numbers of values that vary as Poisson ones: a number near c has a
+    probability of at most 1 / sqrt(2 pi c). Most values between the ends must be different.
+    """
+    import math
+
+    import torch
+
+    columns = rows[:, : _MOST_SEARCHED // len(rows)]
+    low, high = columns.amin(0), columns.amax(0)
+    ends = torch.stack([(columns == low).sum(0), (columns == high).sum(0)])
+    ordered = columns.sort(0).values
+    between = len(rows) - ends.sum(0)
+    is_continuous = (ordered.diff(dim=0) > 0.0).sum(0) + 1 >= 0.5 * between
+    is_cut = (ends.amax(0) >= _FEWEST_CUT) & (2 * between >= len(rows)) & is_continuous & (low < high)
+    if not bool(is_cut.any()):
+        return 0
+    pairs, counts = torch.unique(ends[:, is_cut], dim=1, return_counts=True)
+    count, total = int(counts.max()), int(is_cut.sum())
+    numbers = [number for number in pairs[:, counts.argmax()].tolist() if number >= _FEWEST_CUT]
+    equal = -0.5 * sum(math.log(2.0 * math.pi * number) for number in numbers)
+    by_chance = math.log(math.comb(total, count)) + (count - 1) * equal
+    return count if by_chance <= math.log(_BY_CHANCE) and 2 * count >= total else 0
+
+
+def filled_columns(rows: Any) -> int:
+    """The number of columns of ``rows`` (n, d) whose most frequent value is the mean or the median of the others.
+
+    Public constants have at most three decimals. A constant in the middle of n values is a median of them with a
+    probability of at most 1.6 / sqrt(n), so that only several medians count.
+    """
+    import math
+
+    import torch
+
+    columns = rows[:, : _MOST_SEARCHED // len(rows)]
+    value = columns.mode(0).values
+    is_filled = columns == value
+    gaps = is_filled.sum(0)
+    others = len(rows) - gaps
+    mean = (columns * ~is_filled).sum(0) / others.clamp_min(1)
+    deviation = columns.std(0)
+    within = _PART * deviation + _UNITS * torch.finfo(torch.float32).eps * value.abs()
+    is_candidate = (gaps >= _FEWEST_FILLED) & (others >= _FEWEST) & ~_on_grid(value[None] * 1000.0) & (deviation > 0.0)
+    is_mean = is_candidate & ((value - mean).abs() <= within)
+    # a median leaves as many smaller values as larger ones, up to one
+    is_even = is_candidate & (((columns < value).sum(0) - (columns > value).sum(0)).abs() <= 1)
+    is_even &= ((columns.sort(0).values.diff(dim=0) > 0.0).sum(0) >= 0.5 * others) & ~is_mean
+    tried, even = int((is_candidate & ~is_mean).sum()), int(is_even.sum())
+    by_chance = even * math.log(1.6 / math.sqrt(max(_FEWEST, int(others.min()))))
+    medians = even if even and by_chance + math.log(math.comb(tried, even)) <= math.log(_BY_CHANCE) else 0
+    return int(is_mean.sum()) + medians
 
 
 def _has_public_levels(rows: Any) -> bool:

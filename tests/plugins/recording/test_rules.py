@@ -29,7 +29,7 @@ from dpspec_recording.rules.duplicate_records import DuplicateRecords
 from dpspec_recording.rules.equal_norms import EqualNorms
 from dpspec_recording.rules.metric_scheduler import MetricScheduler
 from dpspec_recording.rules.one_norm_at_the_bound import OneNormAtTheBound
-from dpspec_recording.rules.paired_records import PairedRecords
+from dpspec_recording.rules.paired_records import PairedRecords, windows_of_a_value
 from dpspec_recording.rules.run_counts import EmptyBatchSkipped, LargeDelta, MoreRows, ZeroGradientRows
 from dpspec_recording.rules.second_optimizer import SecondOptimizer
 from dpspec_recording.rules.standardized_features import StandardizedFeatures
@@ -347,6 +347,33 @@ def test_fields_that_are_no_records_are_no_parts():
         assert caution(rule) == ""
     assert caution(started(PairedRecords(), loader=DataLoader(_Repeated(), batch_size=20))) == ""
     assert caution(started(PairedRecords(), loader=None)) == ""
+
+
+@pytest.mark.parametrize(("step", "in_rows"), [(1, 20), (5, 4), (10, 2), (20, 0)])
+@pytest.mark.parametrize("form", ["series", "channels", "steps", "tokens"])
+def test_overlapping_windows_are_counted(step, in_rows, form):
+    """Windows of 20 values in random order, as rows, as channels (n, 3, 20), as steps (n, 20, 3), or as tokens."""
+    generator = torch.Generator().manual_seed(0)
+    if form == "tokens":
+        series = torch.randint(0, 500, (1, 1000), generator=generator)
+    else:
+        series = torch.randn(1 if form == "series" else 3, 1000, generator=generator).cumsum(1)
+    windows = series.unfold(1, 20, step).transpose(0, 1)
+    windows = windows[torch.randperm(len(windows), generator=generator)]
+    rows = windows.transpose(1, 2) if form == "steps" else windows
+    rows = rows.contiguous() if form in ("channels", "steps") else windows[:, 0].contiguous()
+    assert windows_of_a_value(rows) == in_rows
+    rule = started(PairedRecords(), loader=DataLoader(TensorDataset(rows, torch.zeros(len(rows))), batch_size=5))
+    assert (f"a value is in up to {in_rows} rows" in caution(rule)) is (in_rows > 0)
+
+
+def test_padded_texts_and_periodic_rows_are_no_windows():
+    generator = torch.Generator().manual_seed(0)
+    padded = torch.randint(1, 500, (200, 30), generator=generator)
+    padded[:, 12:] = 0
+    assert windows_of_a_value(padded) == 0
+    phases = torch.randint(1, 500, (200, 5), generator=generator)
+    assert windows_of_a_value(phases.repeat(1, 6)) == 0  # each row repeats its own values
 
 
 def test_copies_in_joined_datasets_are_counted():

@@ -10,7 +10,12 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
 from dpspec_recording.rules.class_weights_from_labels import ClassWeightsFromLabels
-from dpspec_recording.rules.standardized_features import StandardizedFeatures, ranked_columns
+from dpspec_recording.rules.standardized_features import (
+    StandardizedFeatures,
+    cut_columns,
+    filled_columns,
+    ranked_columns,
+)
 
 RUN = RuleRun(own_loop=False, steps=100, delta=1e-5)
 
@@ -224,3 +229,47 @@ def test_independent_records_have_quantiles_like_ranks_with_a_negligible_probabi
     test = cramervonmises(levels, lambda x: x)
     assert test.statistic == pytest.approx(0.005)
     assert 1.0 - test.pvalue < 1e-10
+
+
+def cut(x, *, bounds):
+    """Values beyond ``bounds`` are moved to them."""
+    return x.clamp(*(torch.as_tensor(bound, dtype=x.dtype) for bound in bounds))
+
+
+def filled(x, fill):
+    """A tenth of the values are missing, and filled by a function of the known ones of their column."""
+    gaps = torch.rand(x.shape, generator=torch.Generator().manual_seed(5)) < 0.1
+    constants = torch.stack([fill(column[~missing]) for column, missing in zip(x.T, gaps.T, strict=True)])
+    return torch.where(gaps, constants, x)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2])
+def test_columns_that_are_cut_at_their_quantiles_are_noticed(share):
+    x, y = rows(count=500, width=12)
+    at_quantiles = cut(x, bounds=[x.quantile(share, 0), x.quantile(1.0 - share, 0)])
+    assert "12 of 12 columns have equally many values at the ends" in caution(TensorDataset(at_quantiles, y))
+    limit = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(1.0 - share))
+    assert caution(TensorDataset(cut(x, bounds=[-limit, limit]), y)) == ""
+
+
+def test_flags_counts_and_rounded_values_are_not_cut():
+    x, _ = rows(count=400, width=12)
+    assert cut_columns((x > 0).double()) == 0
+    assert cut_columns(x.mul(3.0).round().double()) == 0
+    assert cut_columns((x * 100.0).round().double() / 100.0) == 0
+    assert cut_columns(x[:, :1].expand(-1, 3).clamp(-1.0, 1.0).double()) == 0
+    assert cut_columns(x[:, :0].double()) == 0
+
+
+@pytest.mark.parametrize("fill", [torch.mean, torch.median, lambda known: known.quantile(0.5)])
+def test_gaps_that_are_filled_with_means_or_medians_are_noticed(fill):
+    x, y = rows(count=301)
+    assert "6 of 6 columns have one frequent value" in caution(TensorDataset(filled(x, fill) * 2.0 - 0.3, y))
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1234567])
+def test_gaps_that_are_filled_with_constants_are_not(constant):
+    x, y = rows(count=301)
+    assert caution(TensorDataset(filled(x, lambda known: torch.tensor(constant)), y)) == ""
+    few = torch.randint(0, 5, (301, 6), generator=torch.Generator().manual_seed(1)) * 0.12345
+    assert filled_columns(few.double()) == 0
