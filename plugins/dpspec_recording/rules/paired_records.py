@@ -14,7 +14,7 @@ Windows of a series or a text overlap if they begin at a smaller distance than t
 
     windows = series.unfold(0, 20, 1)
 
-The last values of a row are then in other rows, at other places. The rule searches those of 16 rows.
+The last values of a row are then in other rows, at other places. The rule searches the ends of 16 rows.
 """
 
 import random
@@ -131,10 +131,10 @@ def _shared(columns: list[Any]) -> PairFacts:
 
 
 def windows_of_a_value(rows: Any) -> int:
-    """The number of ``rows`` (n, ...) that have a value, if most of them overlap others as windows do; else 0.
+    """The number of ``rows`` (n, ...) that have a value, if most rows overlap others as windows do; else 0.
 
     The end of an inspected row is in a row that begins ``distance`` values later, so a value is in length / distance
-    rows, where the length is that of the last dimension for channels. Ends of equal values, such as padding, do not
+    rows, and channels have the length of the last dimension. Ends of equal values, such as padding, do not
     count.
     """
     if rows.dim() < 2 or len(rows) < 2 or rows[0].numel() <= _END:
@@ -151,7 +151,7 @@ def windows_of_a_value(rows: Any) -> int:
 def _distance(rows: Any, index: int) -> int:
     """The smallest distance from the end of row ``index``, in values, at which another row of ``rows`` (n, d) has it.
 
-    0 if no other row has it elsewhere, or if it has too few different values.
+    0 if no other row has it at another place, or if it has too few different values.
     """
     import torch
 

@@ -1,6 +1,6 @@
 """Whether the model holds records of the dataset: buffers, attributes, and parameters that begin with their values.
 
-The mistakes: the released buffer is a copy of records, or an exact statistic of them::
+The mistakes: the released buffer is a copy of records, or an exact statistic::
 
     model.register_buffer("prototypes", x[:10])
     model.register_buffer("mean", x.mean(0))
@@ -20,7 +20,7 @@ from dpspec_recording.watching.memory_rows import attributes_with_rows, tensors_
 
 RULE = Rule(
     name="records-in-model",
-    summary="a buffer, a parameter or an attribute of the model holds rows of the dataset, or statistics of them",
+    summary="a buffer, a parameter or an attribute of the model holds rows of the dataset, or statistics of rows",
     why="A released buffer is a copy or an exact mean of these records, and a forward pass that reads it makes others "
     "depend on them.",
     fix="Keep records out of the model: scale by public constants, and begin prototypes and inducing points with "

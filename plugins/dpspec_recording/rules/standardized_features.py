@@ -256,7 +256,7 @@ def cut_columns(rows: Any) -> int:
 def filled_columns(rows: Any) -> int:
     """The number of columns of ``rows`` (n, d) whose most frequent value is the mean or the median of the others.
 
-    Public constants have at most three decimals. A constant in the middle of n values is a median of them with a
+    Public constants have at most three decimals. A constant in the middle of n values is also the median with a
     probability of at most 1.6 / sqrt(n), so that only several medians count.
     """
     import math
@@ -267,17 +267,17 @@ def filled_columns(rows: Any) -> int:
     value = columns.mode(0).values
     is_filled = columns == value
     gaps = is_filled.sum(0)
-    others = len(rows) - gaps
-    mean = (columns * ~is_filled).sum(0) / others.clamp_min(1)
+    number = len(rows) - gaps  # of other values
+    mean = (columns * ~is_filled).sum(0) / number.clamp_min(1)
     deviation = columns.std(0)
     within = _PART * deviation + _UNITS * torch.finfo(torch.float32).eps * value.abs()
-    is_candidate = (gaps >= _FEWEST_FILLED) & (others >= _FEWEST) & ~_on_grid(value[None] * 1000.0) & (deviation > 0.0)
+    is_candidate = (gaps >= _FEWEST_FILLED) & (number >= _FEWEST) & ~_on_grid(value[None] * 1000.0) & (deviation > 0.0)
     is_mean = is_candidate & ((value - mean).abs() <= within)
     # a median leaves as many smaller values as larger ones, up to one
     is_even = is_candidate & (((columns < value).sum(0) - (columns > value).sum(0)).abs() <= 1)
-    is_even &= ((columns.sort(0).values.diff(dim=0) > 0.0).sum(0) >= 0.5 * others) & ~is_mean
+    is_even &= ((columns.sort(0).values.diff(dim=0) > 0.0).sum(0) >= 0.5 * number) & ~is_mean
     tried, even = int((is_candidate & ~is_mean).sum()), int(is_even.sum())
-    by_chance = even * math.log(1.6 / math.sqrt(max(_FEWEST, int(others.min()))))
+    by_chance = even * math.log(1.6 / math.sqrt(max(_FEWEST, int(number.min()))))
     medians = even if even and by_chance + math.log(math.comb(tried, even)) <= math.log(_BY_CHANCE) else 0
     return int(is_mean.sum()) + medians
 
