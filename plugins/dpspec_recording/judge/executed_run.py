@@ -232,7 +232,10 @@ def _executed(
     compared = (need for need in needed if released is not None and need.name == "released-model")
     verified = next((f"; {need.text}" for need in compared if need.status == "reported"), "")
     executed = f"{executed_sentence(run)}{verified}"
-    to_confirm = confirmations(run, first, public, run_assumptions.reduction, released=bool(verified))
+    claimed_adjacency = "add-remove" if ADD_REMOVE in adjacencies else ZERO_OUT
+    to_confirm = confirmations(
+        run, first, public, run_assumptions.reduction, released=bool(verified), adjacency=claimed_adjacency
+    )
     return ExecutedRun(
         checks=checks_of(checks),
         assumptions=tuple(map(_settled, needed)),

@@ -18,6 +18,7 @@ from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.judge.section import reports_batches
 from dpspec_recording.outcomes.faults import RunTest
 from dpspec_recording.probes.gradient_map import GradientMap
+from dpspec_recording.probes.model_state import ModelState
 from dpspec_recording.probes.noise import Noise, untested_tails
 from dpspec_recording.probes.option_history import public_name
 from dpspec_recording.probes.parameters import MOVED
@@ -47,11 +48,12 @@ def confirmations(
     reduction: Assumption | None,
     *,
     released: bool = False,
+    adjacency: str = "zero-out",
 ) -> Iterator[str]:
     """The assumptions of a proof that no recording shows, each a sentence that a person can confirm.
 
     reduction: the assumption ``loss-reduction``, if the run needs it. released: whether the model to be released is the
-    recorded one at its end.
+    recorded one at its end. adjacency: of the claim.
     """
     header = run.header
     records = f"{header.records:,} records" if header.records else "records"
@@ -83,6 +85,9 @@ def confirmations(
         f"from its batch, earlier ones or the dataset{_varying(run)}{_not_replayed(run)}"
     )
     yield from _tested(run)
+    state = run.fact(ModelState)
+    if state is not None and state.options:
+        yield f"no record and no loss changed {state.options_text}, which changed during the training (a schedule may)"
     noted = [facts for facts in _noted(run, second_optimizer.RULE, OtherOptimizers) if facts is not None]
     stepped = dict.fromkeys(optimizer.name for facts in noted for optimizer in facts.optimizers)
     if stepped:
@@ -119,6 +124,8 @@ def confirmations(
             "them at random (by no hash or list); its reported norms (after all weights), sums and noise are true, no "
             f"loss or norm decides that noise is drawn again{its_tails}"
         )
+        if adjacency == "add-remove":
+            yield "no weight, factor or clipping of a record follows the number of records in its batch"
         if _not_replayed(run):
             yield (
                 "each record's gradient is clipped by its l2 norm over all layers, and the reported norm is of the "

@@ -34,7 +34,7 @@ class ModelStateFacts:
 
     buffers: in ``state_dict()``, and frozen parameters. state: that name another parameter than at the beginning.
     attributes: of modules, and further buffers. rounded: frozen parameters that changed by rounding alone; coarse: by
-    rounding of half precision. unread: buffers that moved without reading a record.
+    rounding of half precision. unread: buffers that moved without reading a record. options: numbers of torch's layers.
     """
 
     buffers: Names = field(metadata=_UNION)
@@ -43,6 +43,12 @@ class ModelStateFacts:
     rounded: Names = field(metadata=_UNION)
     coarse: Names = field(metadata=_UNION)
     unread: Names = field(metadata=_UNION)
+    options: Names = field(default=(), metadata=_UNION)
+
+    @property
+    def options_text(self) -> str:
+        """The first changed numbers of layers."""
+        return _first(self.options)
 
 
 CHANGED = Fault(

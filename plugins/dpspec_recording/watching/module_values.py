@@ -2,7 +2,8 @@
 
 Buffers and frozen parameters are compared at each step if torch counts them as written, and by value at audited steps
 and at the end. At the end the recorder also compares the names of parameters and buffers, and the plain attributes of
-modules of the script's own classes, such as running averages outside of buffers.
+modules of the script's own classes, such as running averages outside of buffers. Audited steps compare the numbers of
+layers of torch, such as the rate of a dropout.
 """
 
 import random
@@ -43,6 +44,7 @@ class ModuleValues:
         self._places = {name: holder for name, holder, _ in self._named_tensors()}
         self._parameters = dict(model.named_parameters(remove_duplicate=False))
         self._attributes = dict(self._held_attributes())
+        self._options, self._moved_options = dict(self._layer_options()), set[str]()
         self._versions: dict[str, tuple[Any, ...]] = {}
         self._sums = {
             name: BlockSums(tensor)
@@ -61,6 +63,7 @@ class ModuleValues:
         """Compare buffers and frozen parameters that torch counts as written; if ``audited`` also others by value."""
         if audited:
             self._compare_names()
+            self._compare_options()
         moved = set[str]()
         for name, (holder, key) in self._places.items():
             tensor = holder.get(key)
@@ -88,7 +91,8 @@ class ModuleValues:
             ``buffers``: buffers in ``state_dict()`` and frozen parameters, at any step. ``state``: names of other
             parameters than at the beginning. ``attributes``: other buffers, and attributes of modules. ``rounded``:
             frozen parameters that changed by rounding alone; ``coarse``: by rounding of half precision.
-            ``unread``: buffers that moved without reading a record.
+            ``unread``: buffers that moved without reading a record. ``options``: numbers of layers of torch, at any
+            audited step.
         """
         digests = {name: tensor_digest(tensor) for name, _, tensor in self._named_tensors()}
         different = _different(digests, self._digests)
@@ -98,12 +102,14 @@ class ModuleValues:
         changed, attributes = (different - rounded) | self._changed, dict(self._held_attributes())
         unsaved = set(self._unsaved_buffers())
         self._compare_names()
+        self._compare_options()
         within = (rounded | self._rounded) - changed
         names = {
             "buffers": changed - unsaved,
             "state": self._replaced,
             "attributes": _different(attributes, self._attributes) | (changed & unsaved),
             "unread": unread,
+            "options": self._moved_options,
             "rounded": {name for name in within if not self._sums[name].is_coarse},
             "coarse": {name for name in within if self._sums[name].is_coarse},
         }
@@ -133,6 +139,12 @@ class ModuleValues:
         both = self._parameters.keys() | parameters.keys()
         self._replaced |= {name for name in both if parameters.get(name) is not self._parameters.get(name)}
 
+    def _compare_options(self) -> None:
+        """Compare the numbers of layers of torch with those at the beginning: a loss may decide a rate of dropout."""
+        options = dict(self._layer_options())
+        both = self._options.keys() | options.keys()
+        self._moved_options |= {name for name in both if options.get(name) != self._options.get(name)}
+
     def _named_tensors(self) -> Iterator[tuple[str, tuple[dict[str, Any], str], Tensor]]:
         """Buffers, and parameters that are not trained: the name, where the module holds it, and the tensor."""
         visited = set(self._trained)
@@ -149,15 +161,28 @@ class ModuleValues:
             for key in module._non_persistent_buffers_set:
                 yield f"{prefix}.{key}" if prefix else key
 
+    def _layer_options(self) -> Iterator[tuple[str, float]]:
+        """The numbers in attributes of modules of libraries, by name; not switches (bool)."""
+        for prefix, module in self._model.named_modules():
+            if _is_of_library(module):
+                for key, value in vars(module).items():
+                    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                    if is_number and key not in _OF_EVERY_MODULE | OF_OPACUS:
+                        yield f"{prefix}.{key}" if prefix else key, value
+
     def _held_attributes(self) -> Iterator[tuple[str, str]]:
         """Digests of the attributes of modules whose class is the script's own, by name; not of switches (bool)."""
         for prefix, module in self._model.named_modules():
-            if all(kind.__module__.partition(".")[0] in _LIBRARIES for kind in type(module).__mro__):
+            if _is_of_library(module):
                 continue
             for key, value in vars(module).items():
                 is_compared = isinstance(value, _VALUES) and not isinstance(value, bool)
                 if is_compared and key not in _OF_EVERY_MODULE | OF_OPACUS:
                     yield f"{prefix}.{key}" if prefix else key, readable_digest(value)
+
+
+def _is_of_library(module: nn.Module) -> bool:
+    return all(kind.__module__.partition(".")[0] in _LIBRARIES for kind in type(module).__mro__)
 
 
 def _different(now: dict[str, str], before: dict[str, str]) -> set[str]:

@@ -108,6 +108,13 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     found = loop(tmp_path / "run", kind=kind)
     assert found.status == ("proved", "no-deviation-found")
     assert {"loop-reports", "model-state", "update-rule"} <= {one.name for one in found.assumptions}
+    confirmed = " ".join(found.audit.recording.confirm)
+    for words in ("cuts none to a largest size", "no loss or norm decides that noise is drawn again"):
+        assert words in confirmed
+    of_sizes = "no weight, factor or clipping of a record follows the number of records in its batch"
+    assert of_sizes not in confirmed
+    question = Question(delta=1e-5, epsilon=100.0, adjacency="add-remove")
+    assert of_sizes in check_run(tmp_path / "run", question).audit.recording.confirm
     *_, end = found.run.folder.steps()
     assert end.of(Updates) == UpdateFacts(
         steps=0, recomputed=0, different=0, failed=0, optimizer="LoopUpdate", replayed=0, moved=0, step_hooks=()

@@ -115,6 +115,32 @@ def test_an_honest_training_changes_nothing_else(script, clipping, tmp_path, mon
     assert (found.verdict, found.channel("model-state").status) == ("proved", "verified"), found.reason
 
 
+def test_a_number_of_a_layer_that_changes_for_a_while_is_noted() -> None:
+    """A loss may decide the rate of a dropout. The training mode and other switches are none of these numbers."""
+    dropout = nn.Dropout(0.2)
+    model = nn.Sequential(nn.Linear(4, 4), dropout, nn.LayerNorm(4))
+    watch = ModuleValues(model, list(model.parameters()))
+    model.eval()
+    watch.compare(audited=True)
+    assert watch.changed()["options"] == []
+    dropout.p = 0.5
+    watch.compare(audited=True)
+    dropout.p = 0.2
+    assert watch.changed()["options"] == ["1.p"]
+
+
+@pytest.mark.family
+def test_a_changed_number_of_a_layer_is_asked_about(tmp_path, monkeypatch):
+    def script(training: Training, layer: Any) -> None:
+        for step, (x, y) in enumerate(training.loader):
+            training.model._module[0].scale_grad = step % 2
+            training.step(x, y)
+
+    found = recorded(tmp_path / "run", script, monkeypatch)
+    assert found.verdict == "proved"
+    assert "no record and no loss changed 0.scale_grad, which changed during" in " ".join(found.audit.recording.confirm)
+
+
 UNCHANGED: dict[str, list[str]] = {
     "buffers": [],
     "state": [],
@@ -122,6 +148,7 @@ UNCHANGED: dict[str, list[str]] = {
     "rounded": [],
     "coarse": [],
     "unread": [],
+    "options": [],
 }
 
 
