@@ -180,9 +180,9 @@ def exact_sizes(drawn: Drawn) -> Outcome:
 @partial(
     _sampling,
     compares="rate at each step",
-    evidence="batch size at each step, and the largest one",
+    evidence="batch size at each step, and the largest and the smallest one",
     null="exact binomial or Chernoff, two-sided, Bonferroni over steps",
-    detects="another rate at one step, and Poisson samples that are cut to a maximum size",
+    detects="another rate at one step, and Poisson samples that are cut or filled to a fixed size",
     limit_of="one-step",
 )
 def size_of_each_step(drawn: Drawn) -> Outcome:
@@ -194,7 +194,8 @@ def size_of_each_step(drawn: Drawn) -> Outcome:
         law = sampling.BatchSize(records, drawn.phase.rate(records))
         of_step = each_step(batch.sizes, law)
         is_independent = drawn.phase.sampling.epoch_steps is None
-        return of_several([of_step, sampling.largest(batch.sizes, law)]) if is_independent else of_step
+        ends = sampling.largest(batch.sizes, law), sampling.smallest(batch.sizes, law)
+        return of_several([of_step, *ends]) if is_independent else of_step
 
     return drawn.worst(batch_test)
 

@@ -285,8 +285,11 @@ def constant(value: float, steps: int, count: int | None = None) -> StepExtremes
     return replace(summary(np.array([value]), count=count), steps=steps)
 
 
-#: The name of the test of :func:`largest`.
-LARGEST_SIZE = "largest-size"
+#: The names of the tests of :func:`largest` and :func:`smallest`.
+LARGEST_SIZE, SMALLEST_SIZE = "largest-size", "smallest-size"
+
+#: The least size that :func:`smallest` tests: loaders that omit empty batches have a rule.
+_FEWEST = 2
 
 
 def largest(extremes: StepExtremes, law: BatchSize) -> Measurement:
@@ -300,6 +303,21 @@ def largest(extremes: StepExtremes, law: BatchSize) -> Measurement:
     most, declared = float(extremes.most.value), float(typical_largest(extremes.steps, law))
     p_value = law.below(most) ** extremes.steps
     return Measurement("largest batch size", declared, most, p_value, None, name=LARGEST_SIZE, details="lower tail")
+
+
+def smallest(extremes: StepExtremes, law: BatchSize) -> Measurement:
+    """Test that the smallest of T batch sizes is not too large, as if small batches were drawn again or filled.
+
+    The mirror image of :func:`largest`. Sizes of 0 and 1 are not tested.
+    """
+    least, declared = float(extremes.least.value), float(typical_smallest(extremes.steps, law))
+    p_value = 1.0 if least < _FEWEST else law.above(least) ** extremes.steps
+    return Measurement("smallest batch size", declared, least, p_value, None, name=SMALLEST_SIZE, details="upper tail")
+
+
+def typical_smallest(steps: int, law: BatchSize) -> int:
+    """The median of the smallest of ``steps`` batch sizes."""
+    return bisect_left(range(law.records), -(0.5 ** (1.0 / steps)), key=lambda size: -law.above(size + 1))
 
 
 def typical_largest(steps: int, law: BatchSize) -> int:

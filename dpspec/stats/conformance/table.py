@@ -53,7 +53,15 @@ from dpspec.stats.conformance.evidence import (
     measured_steps,
 )
 from dpspec.stats.conformance.measurement import Abstention, Measurement, Outcome, Row
-from dpspec.stats.conformance.sampling import BatchSize, StepExtremes, StepValue, constant, summary, typical_largest
+from dpspec.stats.conformance.sampling import (
+    BatchSize,
+    StepExtremes,
+    StepValue,
+    constant,
+    summary,
+    typical_largest,
+    typical_smallest,
+)
 
 #: All checks, in the order of results.
 TABLE: tuple[Row, ...] = (
@@ -428,11 +436,12 @@ def _batches(records: int, phase: Phase, total: int) -> BatchSums:
 
 
 def _typical_sizes(size: int, steps: int, cap: int | None, law: BatchSize) -> StepExtremes:
-    """Sizes at their mean; of batches without a cap, the largest one at its median."""
+    """Sizes at their mean; of batches without a cap, the largest and the smallest one at their medians."""
     sizes = constant(size, steps)
     if cap is not None:
         return sizes
-    return replace(sizes, most=StepValue(max(size, typical_largest(steps, law)), 1))
+    least, most = typical_smallest(steps, law), typical_largest(steps, law)
+    return replace(sizes, least=StepValue(min(size, least), 1), most=StepValue(max(size, most), 1))
 
 
 def _of_epochs(records: int, phase: Phase) -> BatchSums:

@@ -120,9 +120,9 @@ def confirmations(
         tails = untested_tails(run.fact(Noise))
         its_tails = f", and the noise is Gaussian in all directions and {tails}" if tails else ""
         yield (
-            "the loop reports every drawn batch, skips none by its records, cuts none to a largest size, and draws "
-            "them at random (by no hash or list); its reported norms (after all weights), sums and noise are true, no "
-            f"loss or norm decides that noise is drawn again{its_tails}"
+            "the loop reports every drawn batch, skips none by its records, cuts or fills none to a fixed size, and "
+            "draws them at random (by no hash or list); its reported norms (after all weights), sums and noise are true, "
+            f"no loss or norm decides that noise is drawn again{its_tails}"
         )
         if adjacency == "add-remove":
             yield "no weight, factor or clipping of a record follows the number of records in its batch"

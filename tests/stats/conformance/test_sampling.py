@@ -71,24 +71,33 @@ def test_variance_p_values_are_valid_by_enumeration(rate: float) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_p_values_of_the_largest_size_are_exact_by_enumeration(rate: float) -> None:
+def test_p_values_of_the_largest_and_the_smallest_size_are_exact_by_enumeration(rate: float) -> None:
     steps, records = 3, 4
     mass = stats.binom.pmf(range(records + 1), records, rate)
-    outcomes: list[tuple[float, float]] = []
+    outcomes: list[tuple[tuple[float, float], float]] = []
     for sizes in product(range(records + 1), repeat=steps):
-        measured = sampling.largest(sampling.summary(np.array(sizes)), BatchSize(records, rate))
-        outcomes.append((measured.p_value, math.prod(mass[s] for s in sizes)))
-    for level in {p for p, _ in outcomes}:
-        total = math.fsum(probability for p, probability in outcomes if p <= level * (1.0 + 1e-12))
-        assert total == pytest.approx(level, rel=1e-9)
+        extremes, law = sampling.summary(np.array(sizes)), BatchSize(records, rate)
+        p_values = sampling.largest(extremes, law).p_value, sampling.smallest(extremes, law).p_value
+        outcomes.append((p_values, math.prod(mass[s] for s in sizes)))
+    for end in (0, 1):
+        for level in {p[end] for p, _ in outcomes}:
+            total = math.fsum(probability for p, probability in outcomes if p[end] <= level * (1.0 + 1e-12))
+            assert total == pytest.approx(level, rel=1e-9)
 
 
-def test_poisson_batches_that_are_cut_to_a_maximum_size_are_rejected() -> None:
-    """The cut acts at a tenth of the steps, so that neither the variance nor the mean of the sizes shows it."""
-    phase, records, cut = phase_of("poisson", 200, rate=0.05), 500, 31
+@pytest.mark.parametrize(
+    ("edit", "name"),
+    [
+        (lambda sizes: np.minimum(sizes, 31), sampling.LARGEST_SIZE),
+        (lambda sizes: np.maximum(sizes, 19), sampling.SMALLEST_SIZE),
+    ],
+)
+def test_poisson_batches_that_are_cut_or_filled_to_a_size_are_rejected(edit: Any, name: str) -> None:
+    """Each edit acts at a tenth of the steps, so that the variance of the sizes does not show it."""
+    phase, records = phase_of("poisson", 200, rate=0.05), 500
     for seed in range(20):
         drawn = np.random.default_rng(seed).binomial(records, 0.05, 200)
-        for sizes, is_cut in ((drawn, False), (np.minimum(drawn, cut), True)):
+        for sizes, is_cut in ((drawn, False), (edit(drawn), True)):
             log = BatchSums(
                 steps=200,
                 total=int(sizes.sum()),
@@ -98,7 +107,7 @@ def test_poisson_batches_that_are_cut_to_a_maximum_size_are_rejected() -> None:
             outcomes = batch_checks.Drawn(phase, [(records, log)])
             measured = batch_checks.size_of_each_step.test(outcomes)
             assert isinstance(measured, Measurement)
-            assert (measured.p_value <= 1e-6, measured.name == sampling.LARGEST_SIZE and is_cut) == (is_cut, is_cut)
+            assert (measured.p_value <= 1e-6, measured.name == name and is_cut) == (is_cut, is_cut)
             variance = batch_checks.evenness.test(outcomes)
             assert isinstance(variance, Measurement)
             assert variance.p_value > 1e-6
