@@ -288,7 +288,7 @@ def constant(value: float, steps: int, count: int | None = None) -> StepExtremes
 #: The names of the tests of :func:`largest` and :func:`smallest`.
 LARGEST_SIZE, SMALLEST_SIZE = "largest-size", "smallest-size"
 
-#: The least size that :func:`smallest` tests: loaders that omit empty batches have a rule.
+#: The minimum size that :func:`smallest` tests: loaders that omit empty batches have a rule.
 _FEWEST = 2
 
 

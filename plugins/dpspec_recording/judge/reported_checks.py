@@ -30,7 +30,7 @@ _ADVICE = {
     "out, and moves the sum by two clip norms. Use every drawn record, in physical batches if the memory is small, or "
     "account for truncated Poisson samples.",
     sampling.SMALLEST_SIZE: "Small batches are filled or drawn again, so that a record decides whether others enter: "
-    "step with each drawn batch as it is.",
+    "step with each drawn batch, unchanged.",
     run_checks.repeated_records.name: "A batch holds a record twice, which then moves the sum by up to two clip norms: "
     "draw each record at most once for a step, also if the step joins batches of several passes.",
 }

@@ -116,7 +116,7 @@ def test_an_honest_training_changes_nothing_else(script, clipping, tmp_path, mon
 
 
 def test_a_number_of_a_layer_that_changes_for_a_while_is_noted() -> None:
-    """A loss may decide the rate of a dropout. The training mode and other switches are none of these numbers."""
+    """A loss may decide the rate of a dropout. The training mode and other switches do not count."""
     dropout = nn.Dropout(0.2)
     model = nn.Sequential(nn.Linear(4, 4), dropout, nn.LayerNorm(4))
     watch = ModuleValues(model, list(model.parameters()))
