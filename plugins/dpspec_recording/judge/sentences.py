@@ -120,7 +120,7 @@ def confirmations(
         tails = untested_tails(run.fact(Noise))
         its_tails = f", and the noise is Gaussian in all directions and {tails}" if tails else ""
         yield (
-            "the loop reports every drawn batch, skips none by its records, cuts or fills none to a size, and "
+            "the loop reports every drawn batch, skips none by its records or size, cuts and fills none, and "
             "draws them at random (by no hash or list); its norms (after all weights), sums and noise are true, "
             f"no loss or norm decides that noise is drawn again{its_tails}"
         )

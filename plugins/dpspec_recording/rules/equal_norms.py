@@ -4,6 +4,11 @@ The mistake: a mean over the batch, or over each microbatch of it, is clipped, w
 
     means = gradients.unflatten(0, (-1, microbatch)).mean(1)
     means *= (clip_norm / means.norm(dim=1, keepdim=True)).clamp_max(1.0)
+
+Or each record is clipped, but to a limit that follows from the batch, such as the median of its norms. Several records
+then have the largest norm of the batch, and it rises and falls from batch to batch, unlike a schedule::
+
+    limit = min(clip_norm, norms.median())
 """
 
 import math
@@ -16,10 +21,11 @@ from dpspec.json_records import Count
 RULE = Rule(
     name="equal-norms",
     summary="in almost every batch all contributions, or equally many at a time, have one norm, which differs between "
-    "batches: a sum or a mean of the records was clipped as one",
+    "batches: a sum or a mean of the records was clipped as one, or each record to a limit that follows from the batch",
     why="Clipping a mean over the batch or a microbatch bounds no record: with the clip norm's noise, a record moves "
     "the release by up to two clip norms.",
-    fix="Compute the gradient of each record by itself (vmap, microbatches of one record), clip it, and add them up.",
+    fix="Compute the gradient of each record by itself (vmap, microbatches of one record), clip it to a constant norm, "
+    "and add them up.",
     code="dpspec_recording.rules.equal_norms:EqualNorms",
 )
 
@@ -31,13 +37,18 @@ _BATCHES, _SHARE, _DIFFERENT, _APART = 20, 0.9, 10, 1e-4
 #: are in a batch only by chance, and one group may be smaller: the rest of the batch.
 _GROUPS = 3
 
+#: The fewest records that share the largest norm of a batch that is clipped to a separate limit, and the fewest batches
+#: whose limit is larger, and smaller, than the one before.
+_SHARING, _TURNS = 3, 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class EqualNormsFacts:
     """Batches with norms below the clip norm, those with equal norms, and the number of different ones.
 
     grouped: of the equal ones, batches with several norms, each of equally many records. group: the number of records
-    that share a norm, in the last of these batches.
+    that share a norm, in the last of these batches. limited: batches whose largest norm several records share; larger,
+    smaller: the number of these whose largest norm is above, and below, the one in the batch before.
     """
 
     batches: Count
@@ -45,6 +56,9 @@ class EqualNormsFacts:
     grouped: Count
     group: Count
     different: Count
+    limited: Count = 0
+    larger: Count = 0
+    smaller: Count = 0
 
 
 class EqualNorms(TrainingRule[EqualNormsFacts]):
@@ -58,6 +72,8 @@ class EqualNorms(TrainingRule[EqualNormsFacts]):
     def __init__(self) -> None:
         self._batches = self._equal = self._grouped = self._group = 0
         self._norms: set[float] = set()
+        self._limited = self._larger = self._smaller = 0
+        self._limit = math.nan
 
     def after_step(self, step: RuleStep) -> None:
         norms = step.norms if step.unclipped_norms is None else step.unclipped_norms
@@ -69,6 +85,11 @@ class EqualNorms(TrainingRule[EqualNormsFacts]):
             return
         self._batches += 1
         group = 0
+        if high < least_clipped < math.inf and _are_limited(norms, high):
+            self._limited += 1
+            self._larger += high > (1.0 + _APART) * self._limit
+            self._smaller += high < (1.0 - _APART) * self._limit
+            self._limit = high
         if high - low > 1e-2 * _APART * high:
             group = _group_size(norms, least_clipped)
             if not group:
@@ -84,18 +105,37 @@ class EqualNorms(TrainingRule[EqualNormsFacts]):
             grouped=self._grouped,
             group=self._group,
             different=len(self._norms),
+            limited=self._limited,
+            larger=self._larger,
+            smaller=self._smaller,
         )
 
     @staticmethod
     def caution(facts: EqualNormsFacts, run: RuleRun) -> str:
-        if facts.batches < _BATCHES or facts.equal < _SHARE * facts.batches or facts.different < _DIFFERENT:
+        if facts.batches < _BATCHES:
             return ""
+        if facts.equal < _SHARE * facts.batches or facts.different < _DIFFERENT:
+            is_turning = min(facts.larger, facts.smaller) >= _TURNS
+            if facts.limited < _SHARE * facts.batches or not is_turning or 2 * facts.grouped > facts.batches:
+                return ""
+            return (
+                f"In {facts.limited} of {facts.batches} batches several contributions share the largest norm, which is "
+                "below the clip norm, and rises and falls between batches: does the limit follow from the batch?"
+            )
         if 2 * facts.grouped > facts.equal:
             return (
                 f"In {facts.equal} of {facts.batches} batches the contributions have norms that {facts.group} records "
                 "share each, as microbatches that are clipped as one do."
             )
         return f"In {facts.equal} of {facts.batches} batches all contributions have one norm."
+
+
+def _are_limited(norms: Any, high: float) -> bool:
+    """Whether several norms are the largest one, and most others differ, unlike with few kinds of records."""
+    import numpy as np
+
+    below = norms[norms < (1.0 - 1e-2 * _APART) * high]
+    return bool(len(norms) - len(below) >= _SHARING <= len(below) and 2 * len(np.unique(below)) > len(below))
 
 
 def _group_size(norms: Any, clipped: float) -> int:

@@ -109,7 +109,10 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     assert found.status == ("proved", "no-deviation-found")
     assert {"loop-reports", "model-state", "update-rule"} <= {one.name for one in found.assumptions}
     confirmed = " ".join(found.audit.recording.confirm)
-    for words in ("cuts or fills none to a size", "no loss or norm decides that noise is drawn again"):
+    for words in (
+        "none by its records or size, cuts and fills none",
+        "no loss or norm decides that noise is drawn again",
+    ):
         assert words in confirmed
     of_sizes = "no weight, factor or clipping of a record follows the number of records in its batch"
     assert of_sizes not in confirmed

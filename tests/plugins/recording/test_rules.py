@@ -548,6 +548,28 @@ def test_batches_that_are_clipped_as_one():
     assert found["as one"] == "In 199 of 199 batches all contributions have one norm."
 
 
+def test_limits_that_follow_from_the_batch_are_noticed():
+    """A schedule falls only, and the norms of records of two kinds are shared by all."""
+    generator = np.random.default_rng(7)
+    limits = {
+        "median": lambda norms, number: np.median(norms),
+        "quantile": lambda norms, number: np.quantile(norms, 0.8, method="lower"),
+        "constant": lambda norms, number: 0.4,
+        "schedule": lambda norms, number: 0.5 * 0.99**number,
+        "clip norm": lambda norms, number: 1.0,
+        "none": lambda norms, number: np.inf,
+    }
+    noticed = []
+    for name, limit in limits.items():
+        rule = EqualNorms()
+        for number in range(1, 60):
+            norms = generator.uniform(0.1, 0.9, 20) if name != "clip norm" else generator.uniform(0.1, 3.0, 20)
+            rule.after_step(step(number, norms=np.minimum(norms, limit(norms, number))))
+        if caution(rule):
+            noticed.append(name)
+    assert noticed == ["median", "quantile"]
+
+
 def test_norms_before_clipping_show_longer_means_too():
     generator = np.random.default_rng(7)
     norms = {
