@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib.util
 import os
 import random
 import signal
@@ -13,6 +14,13 @@ from typing import Any
 
 import hypothesis
 import pytest
+
+_HAS_RECORDER = importlib.util.find_spec("dpspec_recording") is not None
+
+#: What is left out without the recorder: tests of recordings, and of pages, which describe both. In other files tests of
+#: recordings have the marker ``recorder``.
+collect_ignore = [] if _HAS_RECORDER else ["campaigns", "docs", "integrations", "plugins/recording"]
+collect_ignore_glob = [] if _HAS_RECORDER else ["cli/test_check_history.py", "e2e/test_federation_*.py"]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -88,9 +96,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _markers_left_out(config: pytest.Config) -> list[str]:
     """The markers of tests that the command line does not ask for."""
+    recorder = [] if _HAS_RECORDER else ["recorder"]
     if config.getoption("--run-slow"):
-        return []
-    return ["slow"] if config.getoption("--ci") else ["ci", "slow"]
+        return recorder
+    return [*recorder, "slow"] if config.getoption("--ci") else [*recorder, "ci", "slow"]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
