@@ -17,8 +17,8 @@ import pytest
 
 _HAS_RECORDER = importlib.util.find_spec("dpspec_recording") is not None
 
-#: Folders and files that pytest ignores where the recorder is not installed: tests of recordings, and tests of pages, many
-#: of which describe recordings. Tests of recordings in other files have the marker ``recorder``.
+#: Folders and files that pytest ignores where the recorder is not installed: tests of recordings, and tests of pages,
+#: many of which describe recordings. Tests of recordings in other files have the marker ``recorder``.
 collect_ignore = [] if _HAS_RECORDER else ["campaigns", "docs", "integrations", "plugins/recording"]
 collect_ignore_glob = [] if _HAS_RECORDER else ["cli/test_check_history.py", "e2e/test_federation_*.py"]
 
