@@ -147,9 +147,7 @@ def _changed_rows(rows: dict[int, Any], after: Any) -> list[int]:
         return []
     count = len(after)
     return [
-        row
-        for row, value in rows.items()
-        if (row >= count or _differ(value, after[row])) and not _is_missing(value)
+        row for row, value in rows.items() if (row >= count or _differ(value, after[row])) and not _is_missing(value)
     ]
 
 

@@ -99,7 +99,7 @@ def test_two_dimensions_by_direct_integration() -> None:
 @pytest.mark.family
 @pytest.mark.parametrize(("q", "s", "t", "order"), [(0.02, 2.72, 10.2, 2), (0.3, 0.5, 3.0, 1.5), (1.0, 1.0, 60.0, 4)])
 def test_one_step_against_mpmath(q: float, s: float, t: float, order: float) -> None:
-    with mp.workdps(30):
+    with mp.workdps(20):
 
         def p0(o: mp.mpf) -> mp.mpf:
             return (mp.erfc((abs(o) - t / 2) / mp.sqrt(2)) - mp.erfc((abs(o) + t / 2) / mp.sqrt(2))) / (2 * t)

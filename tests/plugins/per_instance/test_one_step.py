@@ -117,7 +117,7 @@ def test_strata_keep_rare_small_batches():
 
 
 def _hockey_stick(present, absent, sigma):
-    x = np.arange(-12.0, 12.0, 4e-4).reshape(-1, 1) * max(1.0, sigma)
+    x = np.arange(-12.0, 12.0, 1e-3).reshape(-1, 1) * max(1.0, sigma)
     first, second = (np.exp(brute.log_density(law, x, sigma)) for law in (present, absent))
     step = float(x[1, 0] - x[0, 0])
     return lambda epsilon: float(np.maximum(first - math.exp(epsilon) * second, 0.0).sum() * step)
