@@ -317,7 +317,7 @@ class Design:
 def _expected_rungs(
     law: ScoreDistribution, canaries: int, delta: float, confidence: float
 ) -> tuple[tuple[guess_counts.Rung, ...], float]:
-    """Guess counts around the ones with the largest expected epsilon for ``canaries`` coins, and their expected epsilon.
+    """Guess counts around the ones with the largest expected epsilon for ``canaries`` coins, and that epsilon.
 
     Rungs with fewer guesses serve pipelines that leak more than declared, the rung of all canaries broken ones.
     """

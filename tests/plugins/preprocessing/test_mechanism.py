@@ -310,7 +310,6 @@ def test_table_2_in_all_modes(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("claimed_deltas_alone")
 class TestPreprocessing(MechanismSuite):
     kind = "preprocessing"
-    compares_itself = True  # other suites start two processes
     monotone = {  # noqa: RUF012
         "mechanism.private.eps_noise": increasing(0.2, 0.3, 0.6),
         "mechanism.radius": increasing(0.5, 1.0, partial=True),
