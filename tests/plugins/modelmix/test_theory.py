@@ -43,6 +43,7 @@ def test_figure_3_at_integer_orders(ratio: float, p: int, order: int, epsilon: f
     assert found.at_edge == (order == 2)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("ratio", "epsilon"), [(0.075, 57.781126), (0.15, 40.418588), (0.3, 31.726001)])
 def test_figure_3_at_fractional_orders(ratio: float, epsilon: float) -> None:
     found = theory.real_epsilon([FIGURE[ratio, 1]], 1e-5)

@@ -27,6 +27,7 @@ def test_one_step_is_never_below_the_exact_hockey_stick(q: float, sigma: float) 
             assert found.amplified <= found.corollary * (1 + 1e-12)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("inside", [True, False])
 def test_changes_of_means_are_those_of_random_batches(inside: bool) -> None:
     """Each value belongs to some batch of the other records, and the mean over draws is that over all batches."""
