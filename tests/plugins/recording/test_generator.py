@@ -19,7 +19,7 @@ def secure(training: Training) -> None:
 @pytest.fixture(scope="module")
 def runs(recordings: Recordings, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     plain = check_run(recordings["flat"], Question(delta=1e-5, epsilon=100.0))
-    return {"plain": plain, "secure": recorded(tmp_path_factory.mktemp("runs") / "secure", prepare=secure)}
+    return {"plain": plain, "secure": recorded(tmp_path_factory.mktemp("runs") / "secure", prepare=secure, epochs=1)}
 
 
 @pytest.mark.ci

@@ -264,7 +264,7 @@ class Patched:
         return std * self._waiting.pop(0)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("attack", ["broadcast rows", "uniform", "pool of six"])
 def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(batch=10).build()
