@@ -112,7 +112,7 @@ _FAMILIES_OF_MECHANISMS = {
     "test_bounds_are_monotone_where_declared": "TestGroup",
     "test_bounds_grow_with_groups_steps_and_rates": "TestGroup",
     "test_much_noise_hides_the_inclusion_bits": "TestGroup",
-    "test_trials_are_reproducible_by_seed": "TestGroup",
+    "test_trials_are_reproducible_by_seed": "TestPreprocessing",
     "test_another_process_repeats_the_run": "TestPreprocessing",
     "test_checking_a_spec_imports_neither_torch_nor_scipy": "TestGroup",
     "test_importing_the_descriptor_is_light": "TestGroup",
