@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib.util
 import os
 import random
 import signal
@@ -13,6 +14,13 @@ from typing import Any
 
 import hypothesis
 import pytest
+
+_HAS_RECORDER = importlib.util.find_spec("dpspec_recording") is not None
+
+#: Folders and files that pytest ignores where the recorder is not installed: tests of recordings, and tests of pages,
+#: many of which describe recordings. Tests of recordings in other files have the marker ``recorder``.
+collect_ignore = [] if _HAS_RECORDER else ["campaigns", "docs", "integrations", "plugins/recording"]
+collect_ignore_glob = [] if _HAS_RECORDER else ["cli/test_check_history.py", "e2e/test_federation_*.py"]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -88,9 +96,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def _markers_left_out(config: pytest.Config) -> list[str]:
     """The markers of tests that the command line does not ask for."""
+    recorder = [] if _HAS_RECORDER else ["recorder"]
     if config.getoption("--run-slow"):
-        return []
-    return ["slow"] if config.getoption("--ci") else ["ci", "slow"]
+        return recorder
+    return [*recorder, "slow"] if config.getoption("--ci") else [*recorder, "ci", "slow"]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -103,7 +112,7 @@ _FAMILIES_OF_MECHANISMS = {
     "test_bounds_are_monotone_where_declared": "TestGroup",
     "test_bounds_grow_with_groups_steps_and_rates": "TestGroup",
     "test_much_noise_hides_the_inclusion_bits": "TestGroup",
-    "test_trials_are_reproducible_by_seed": "TestGroup",
+    "test_trials_are_reproducible_by_seed": "TestPreprocessing",
     "test_another_process_repeats_the_run": "TestPreprocessing",
     "test_checking_a_spec_imports_neither_torch_nor_scipy": "TestGroup",
     "test_importing_the_descriptor_is_light": "TestGroup",

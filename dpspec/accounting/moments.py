@@ -35,21 +35,19 @@ def log_excess_power(power: Floats, loss: Floats, change: Floats) -> Floats:
     s, w = power, change
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         small = (np.abs(w) < _SMALL) & (np.abs(s * w) < _SMALL)
-        far = loss > 30.0
-        # r e^-l = 1 - (s - 1) (e^-l - 1), which is precise near s = 1
-        scaled = 1.0 - (s - 1.0) * np.expm1(-loss)
-        log_r = np.where(s > 0.0, loss + np.log1p(-(s - 1.0) * np.expm1(-loss)), np.log1p(s * w))
-        gap = np.where(s > 0.0, (s - 1.0) * loss - np.log1p(-(s - 1.0) * np.expm1(-loss)), s * loss - np.log1p(s * w))
-        log_gap = np.where(gap > 30.0, gap + np.log1p(-np.exp(-gap)), np.log(np.expm1(np.minimum(gap, 30.0))))
-        positive = np.where(s > 0.0, scaled > 0.0, s * w > -1.0)
+        # r - 1, or for s > 0 r e^-l - 1 = -(s - 1) (e^-l - 1), which is precise near s = 1
+        shift = np.where(s > 0.0, -(s - 1.0) * np.expm1(-loss), s * w)
+        log_r, growth = np.log1p(shift), np.where(s > 0.0, s - 1.0, s) * loss
+        gap = growth - log_r
+        log_r += np.where(s > 0.0, loss, 0.0)
+        log_gap = np.log(np.expm1(np.minimum(gap, 30.0)))
+        wide = gap > 30.0
+        log_gap[wide] = gap[wide] + np.log1p(-np.exp(-gap[wide]))
+        result = log_r + log_gap
         # r <= 0: s > 1 and w < 0, or s < 0 and w > 0
-        plain = np.log(np.expm1(np.minimum(s * loss, 700.0)) - s * w)
-        steep = (
-            np.log(np.abs(s))
-            + loss
-            + np.log1p((np.exp(np.minimum(s * loss, 0.0)) - 1.0 + s) * np.exp(-loss) / np.abs(s))
-        )
-        result = np.where(positive, log_r + log_gap, np.where((s < 0.0) & far, steep, plain))
+        negative = ~(shift > -1.0)
+        if negative.any():
+            result[negative] = _log_excess_of_parts(s[negative], loss[negative], w[negative])
         # the series by Horner's rule; -inf at w = 0
         s, w = s[small], w[small]
         tail = np.ones_like(w)
@@ -57,6 +55,15 @@ def log_excess_power(power: Floats, loss: Floats, change: Floats) -> Floats:
             tail = 1.0 + (s - (j - 1.0)) / j * w * tail
         result[small] = np.log(0.5 * s * (s - 1.0)) + 2.0 * np.log(np.abs(w)) + np.log(tail)
     return np.asarray(result, dtype=np.float64)
+
+
+def _log_excess_of_parts(s: Floats, loss: Floats, w: Floats) -> Floats:
+    """ln g(w) for r <= 0, where the two parts of g have the same sign."""
+    plain = np.log(np.expm1(np.minimum(s * loss, 700.0)) - s * w)
+    steep = (
+        np.log(np.abs(s)) + loss + np.log1p((np.exp(np.minimum(s * loss, 0.0)) - 1.0 + s) * np.exp(-loss) / np.abs(s))
+    )
+    return np.where((s < 0.0) & (loss > 30.0), steep, plain)
 
 
 #: Outputs whose integrand is below e^-120 of the largest are omitted.

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
-from dpspec.accounting import PrivacyLoss, sampled_gaussian_rdp
+from dpspec.accounting import Floats, PrivacyLoss, sampled_gaussian_rdp
 from dpspec.stats.attacks.curve_lines import gaussian_epsilon
 
 #: The Renyi orders over which Opacus' RDP accountant minimizes.
@@ -37,7 +38,7 @@ def accountant_epsilon(mechanism: str, history: History, delta: float) -> float 
     if not history or any(not (sigma > 0.0 and 0.0 < rate <= 1.0 and steps >= 1) for sigma, rate, steps in history):
         return None
     if mechanism == "rdp":
-        rdp = sum(steps * sampled_gaussian_rdp(_ORDERS, rate, sigma) for sigma, rate, steps in history)
+        rdp = sum(steps * _step_rdp(sigma, rate) for sigma, rate, steps in history)
         gain = np.log1p(-1.0 / _ORDERS) - (math.log(delta) + np.log(_ORDERS)) / (_ORDERS - 1.0)
         return max(0.0, float(np.min(rdp + gain)))
     if mechanism == "gdp":
@@ -47,6 +48,12 @@ def accountant_epsilon(mechanism: str, history: History, delta: float) -> float 
         interval = composed(history).epsilon((1.0 - _PRV_DELTA_ERROR) * delta)
         return 0.5 * (interval.lower + interval.upper) + _PRV_ERROR
     return None
+
+
+@lru_cache(maxsize=256)  # the steps of a training, and many trainings, have the same noise and rate
+def _step_rdp(sigma: float, rate: float) -> Floats:
+    """Renyi divergences of one step at Opacus' orders."""
+    return sampled_gaussian_rdp(_ORDERS, rate, sigma)
 
 
 def composed(history: History) -> PrivacyLoss:

@@ -33,6 +33,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
 
 #: Variables that libraries read when they are loaded.
 _VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -44,8 +46,6 @@ def limited(count: int) -> Iterator[None]:
 
     Their number determines how sums are split and rounded. A trial therefore always uses the same number.
     """
-    from threadpoolctl import threadpool_limits
-
     before = {name: os.environ.get(name) for name in _VARIABLES}
     torch = sys.modules.get("torch")
     if torch is None:  # torch's default once it is loaded
@@ -58,7 +58,7 @@ def limited(count: int) -> Iterator[None]:
     if torch is not None:
         torch.set_num_threads(count)
     try:
-        with threadpool_limits(count):
+        with _thread_pools(frozenset(sys.modules)).limit(limits=count):
             yield
     finally:
         for name, value in before.items():
@@ -69,3 +69,17 @@ def limited(count: int) -> Iterator[None]:
         torch = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(usual)
+
+
+@lru_cache(maxsize=1)
+def _thread_pools(modules: frozenset[str]) -> Any:
+    """Return the controller of the thread pools of all loaded libraries.
+
+    Listing the mapped files of a process takes 5 to 20 ms, so the list is renewed only after an import.
+
+    Args:
+        modules: The names of the imported modules, whose extensions load the libraries.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()

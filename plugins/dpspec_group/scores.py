@@ -314,8 +314,10 @@ class Design:
     largest_epsilon: float
 
 
-def design(law: ScoreDistribution, canaries: int, delta: float, confidence: float) -> Design:
-    """Guess counts around the ones with the largest expected epsilon for ``canaries`` coins.
+def _expected_rungs(
+    law: ScoreDistribution, canaries: int, delta: float, confidence: float
+) -> tuple[tuple[guess_counts.Rung, ...], float]:
+    """Guess counts around the ones with the largest expected epsilon for ``canaries`` coins, and that epsilon.
 
     Rungs with fewer guesses serve pipelines that leak more than declared, the rung of all canaries broken ones.
     """
@@ -338,8 +340,13 @@ def design(law: ScoreDistribution, canaries: int, delta: float, confidence: floa
     rungs = guess_counts.around(*best, canaries)
     counts = [sum(rung) for rung in rungs]
     correct = guess_counts.fitting(counts, [law.correct(*rung, canaries) for rung in rungs])
-    expected = guess_counts.epsilon_lower(canaries, counts, correct, delta, confidence)
-    largest = guess_counts.largest(canaries, counts, delta, confidence)
+    return rungs, guess_counts.epsilon_lower(canaries, counts, correct, delta, confidence)
+
+
+def design(law: ScoreDistribution, canaries: int, delta: float, confidence: float) -> Design:
+    """The guess counts of ``_expected_rungs``."""
+    rungs, expected = _expected_rungs(law, canaries, delta, confidence)
+    largest = guess_counts.largest(canaries, [sum(rung) for rung in rungs], delta, confidence)
     return Design(rungs=rungs, expected_epsilon=expected, largest_epsilon=largest)
 
 
@@ -411,7 +418,7 @@ def records_note(spec: dps.Spec, records: int, canaries: int, group_size: int) -
     law = declared_distribution(spec, records, group_size, gradients)
     if law is None:
         return note
-    expected = design(law, canaries, attack_delta(spec, group_size), attack.confidence).expected_epsilon
+    expected = _expected(law, attack_delta(spec, group_size), attack.confidence, canaries)
     return f"{note}; computed for as many gradient canaries (space: gradient) and all iterates: about {expected:.2f}"
 
 
@@ -441,7 +448,8 @@ def proved_epsilon(spec: dps.Spec, records: int, group_size: int, delta: float) 
 
 
 def _expected(law: ScoreDistribution, delta: float, confidence: float, canaries: int) -> float:
-    return design(law, canaries, delta, confidence).expected_epsilon
+    _, epsilon = _expected_rungs(law, canaries, delta, confidence)
+    return epsilon
 
 
 def needed(proved: float, count: int, unit: str, expected_of: Callable[[int], float]) -> str:

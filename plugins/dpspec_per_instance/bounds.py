@@ -118,11 +118,13 @@ def log_moments(orders: Floats, rate: float, ratio: float, direction: Direction)
     moments = most + np.log(np.exp(integrand - most[:, None]).sum(axis=1))
     small = moments < _SMALL
     if np.any(small):
-        excess = rate * np.expm1(np.minimum(shift, 600.0))
+        excess, masses = rate * np.expm1(np.minimum(shift, 600.0)), np.exp(weights)
         b = powers[small]
-        high = b * logs > 30.0
-        terms = np.where(high, np.exp(integrand[small]), np.expm1(np.where(high, 0.0, b * logs)) * np.exp(weights))
-        moments[small] = np.log1p(np.maximum(0.0, (terms - b * excess * np.exp(weights)).sum(axis=1)))
+        exponents = b * logs
+        terms = np.expm1(np.minimum(exponents, 30.0)) * masses
+        high = exponents > 30.0
+        terms[high] = np.exp(integrand[small][high])
+        moments[small] = np.log1p(np.maximum(0.0, (terms - b * excess * masses).sum(axis=1)))
     return np.asarray(moments, dtype=np.float64)
 
 

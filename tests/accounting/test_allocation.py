@@ -31,6 +31,7 @@ def two_steps(sigma: float, epsilon: float, direction: Direction) -> float:
     return float(np.trapezoid(inner * norm.pdf(x), x))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("spread", [1e-6, 0.1, 600.0])
 def test_cells_of_numbers_against_a_binary_search(spread: float) -> None:
     """At edges, next to them, between them, at 0 and beyond both ends."""

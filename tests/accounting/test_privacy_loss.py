@@ -91,6 +91,7 @@ def test_composed_reference_values(name: str) -> None:
         assert interval.upper <= value * (1.0 + 1e-4)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     ("pair", "steps", "epsilon", "present", "absent"),
     [

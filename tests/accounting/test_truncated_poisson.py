@@ -217,6 +217,7 @@ PEER = {
 }
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(
     "setting", [pytest.param(one, marks=[pytest.mark.slow] * (i == 0)) for i, one in enumerate(PEER)]
 )

@@ -122,6 +122,7 @@ def test_importing_the_package_imports_nothing_else(process):
     assert process(python=code).out == "dpspec.lazy_names dpspec.version False\n"
 
 
+@pytest.mark.recorder
 def test_the_public_names():
     assert len(package.__all__) <= 33
     for name in package.__all__:

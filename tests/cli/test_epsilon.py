@@ -44,6 +44,7 @@ def test_a_batch_size_gives_the_rate_and_epochs_the_steps(dpspec):
     assert table.upper.tolist() == plain.upper.tolist()
 
 
+@pytest.mark.recorder
 def test_the_list_of_rules_fits_a_terminal(dpspec):
     lines = dpspec("rules").out.splitlines()
     assert "  why: " in "\n".join(lines)
@@ -51,6 +52,7 @@ def test_the_list_of_rules_fits_a_terminal(dpspec):
 
 
 @pytest.mark.ci
+@pytest.mark.recorder
 def test_group_sizes_have_one_form_in_every_command(dpspec, tmp_path):
     (tmp_path / "history.json").write_text(json.dumps({"mechanism": "rdp", "history": [[2.0, 1.0, 3]]}))
     schedule = ("epsilon", "--noise", 2, "--rate", 1, "--steps", 3, "--json")

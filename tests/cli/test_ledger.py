@@ -4,7 +4,6 @@ import re
 
 import pytest
 import yaml
-from support.plain_loop import RECORDS, plain_loop
 
 from dpspec.engine import ledger as ledgers
 
@@ -40,7 +39,10 @@ def names(file):
 
 
 @pytest.mark.ci  # two searches for what is left
+@pytest.mark.recorder
 def test_a_training_a_result_and_a_declared_release(dpspec, source, begun, tmp_path):
+    from support.plain_loop import RECORDS, plain_loop
+
     plain_loop(tmp_path / "night", 20, seed=0x5EED_0F_7E57)
     statistic = source("statistic", "{kind: approx-dp, epsilon: 0.5, delta: 1e-9}")
     assert dpspec("run", statistic, "--report", "json=statistic.json").code == 0

@@ -94,6 +94,7 @@ def test_digests_follow_whatever_changes_rows(parquet: Write, source: Make, tmp_
     assert len({source("parquet", tmp_path, **{**TABLE, **v}).facts().digest for v in variants}) == len(variants)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("typed", [True, False], ids=["dictionary", "text"])
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
 def test_texts_that_the_file_holds_once_are_held_once_in_memory(typed, kind, source, tmp_path):

@@ -35,6 +35,7 @@ def test_each_says_exactly_what_is_expected(path: Path, capsys: pytest.CaptureFi
     assert f"[{path.stem}]" in out
 
 
+@pytest.mark.recorder  # a message lists all kinds
 def test_all_at_once_exit_with_3(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", *(str(path.relative_to(ROOT)) for path in FILES)]) == 3
     out = capsys.readouterr().out

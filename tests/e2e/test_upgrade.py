@@ -25,7 +25,11 @@ def test_stored_trials_are_found_again(dpspec, written: Path) -> None:
     [
         (("verify", "result.json"), "the result is of dpspec 0.2 or older, which can read it: run its spec again"),
         (("report", "result.json"), "the result is of dpspec 0.2 or older, which can read it: run its spec again"),
-        (("check", "run", "--epsilon", "8"), "format 1 is of another version of dpspec: record again"),
+        pytest.param(
+            ("check", "run", "--epsilon", "8"),
+            "format 1 is of another version of dpspec: record again",
+            marks=pytest.mark.recorder,
+        ),
     ],
 )
 def test_results_and_recordings_are_refused(dpspec, written: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -6,7 +6,6 @@ import math
 
 import pytest
 from scipy import optimize, special
-from support.plain_loop import RATE, RECORDS, plain_loop
 
 from dpspec.contract import FrozenMap, Scope
 from dpspec.contract.executed import ExecutedSection, FiredRule
@@ -17,8 +16,6 @@ from dpspec.errors import LedgerError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import plain, read_yaml, to_yaml
 from dpspec.registry.loader import load_catalog
-from dpspec_recording.judge.check import check_run
-from dpspec_recording.judge.run_claim import RunClaim
 
 DAY = dt.date(2026, 1, 2)
 
@@ -50,6 +47,17 @@ def empty(epsilon=8.0, delta=1e-6, adjacency="add-remove"):
 
 def ledger(*entries, **budget):
     return ledgers.with_entries(empty(**budget), entries, DAY)
+
+
+def recorded(folder, steps, **options):
+    from support.plain_loop import plain_loop
+
+    from dpspec_recording.judge.check import check_run
+    from dpspec_recording.judge.run_claim import RunClaim
+
+    plain_loop(folder, steps, seed=SECRET, **options)
+    (audit,) = check_run(folder, RunClaim(delta=1e-7)).audits
+    return audit
 
 
 def audited(mechanism, adjacency="add-remove", **blocks):
@@ -173,20 +181,22 @@ def test_a_narrow_guarantee_is_refused(narrowed):
 
 
 @pytest.mark.ci
+@pytest.mark.recorder
 def test_a_recorded_training_is_entered_by_its_steps(tmp_path):
-    plain_loop(tmp_path / "run", 60, seed=SECRET)
-    (audit,) = check_run(tmp_path / "run", RunClaim(delta=1e-7)).audits
+    from support.plain_loop import RATE, RECORDS
+
+    audit = recorded(tmp_path / "run", 60)
     found = entry_of(audit, "declared", "run", 1e-6, load_catalog())
     assert tuple(map(dict, found.releases)) == ({"kind": "gaussian", "sigma": 1.0, "rate": RATE, "times": 60},)
     assert (found.evidence, found.records, found.digest) == ("recorded", RECORDS, audit.recording.digest)
 
 
 @pytest.mark.ci
+@pytest.mark.recorder
 @pytest.mark.parametrize("federated", [False, True])
 def test_a_training_with_charged_bounds_is_a_guarantee_and_clients_are_no_records(federated, tmp_path):
     """A small charge to delta, as for omitted batches, hides in the width of epsilon at one delta."""
-    plain_loop(tmp_path / "run", 20, seed=SECRET)
-    (audit,) = check_run(tmp_path / "run", RunClaim(delta=1e-7)).audits
+    audit = recorded(tmp_path / "run", 20)
     origin = dataclasses.replace(audit.recording.origin, federated=federated)
     charged = dataclasses.replace(audit.recording, phases_alone=False, origin=origin)
     found = entry_of(dataclasses.replace(audit, recording=charged), "declared", "run", 1e-6, load_catalog())
@@ -195,9 +205,9 @@ def test_a_training_with_charged_bounds_is_a_guarantee_and_clients_are_no_record
 
 
 @pytest.mark.ci
+@pytest.mark.recorder
 def test_a_training_that_deviates_is_not_entered(tmp_path):
-    plain_loop(tmp_path / "run", 60, seed=SECRET, scales=(0.5, 0.5))
-    (audit,) = check_run(tmp_path / "run", RunClaim(delta=1e-7)).audits
+    audit = recorded(tmp_path / "run", 60, scales=(0.5, 0.5))
     with pytest.raises(LedgerError, match="run: 'run' cannot be entered: conformance: deviates"):
         entry_of(audit, "declared", "run", 1e-6, load_catalog())
 

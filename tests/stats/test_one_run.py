@@ -142,6 +142,7 @@ def test_it_is_close_to_the_best_that_any_law_can_do(canaries: int, guesses: int
     assert seen > 0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("canaries", "guesses"), [(400, 60), (20_000, 300), (300, 300)])
 @pytest.mark.parametrize("mu", [0.3, 1.0])
 def test_without_an_error_it_is_what_a_recursion_gives(canaries, guesses, mu):

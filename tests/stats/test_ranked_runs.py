@@ -13,7 +13,8 @@ from dpspec.stats.attacks import ranked_runs
 from dpspec.stats.attacks.ranked_runs import Guesses
 
 
-@pytest.mark.parametrize("mu", [0.0, 0.7, 2.0])
+@pytest.mark.family
+@pytest.mark.parametrize("mu", [0.7, 0.0, 2.0])
 def test_the_law_of_one_guess_on_either_side_is_an_integral(mu: float) -> None:
     """Guess "out" for the smallest of m runs and "in" for the largest; compare with an integral of the density."""
     m, x = 5, np.linspace(-8.0, 8.0 + mu, 2001)
@@ -39,6 +40,7 @@ def test_separated_scores_err_by_the_coins_alone() -> None:
     assert ranked_runs.p_value(Guesses(100, 49, 49), 98, 12.0) == pytest.approx(exact, rel=0.05)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("run", "mu"), [(Guesses(40, 10, 7), 1.2), (Guesses(30, 9, 9), 0.4), (Guesses(12, 3, 3), 2.5)])
 def test_the_law_is_what_simulation_shows(run: Guesses, mu: float) -> None:
     """40,000 runs, seed 0: each share within five standard deviations."""
@@ -59,6 +61,7 @@ def least_mu(absent: np.ndarray, present: np.ndarray) -> float:
     return float(np.max(stats.norm.ppf(tpr) - stats.norm.ppf(fpr)))
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("absent", [[0.7, 0.3], [0.5, 0.35, 0.15]], ids=["response", "three-values"])
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (2, 1), (1, 2)])
 def test_no_independent_release_beats_the_gaussian_one(absent: list[float], low: int, high: int) -> None:

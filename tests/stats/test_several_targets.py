@@ -63,6 +63,7 @@ def random_mechanism(generator: np.random.Generator) -> Finite:
     return Finite(priors, release)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("near", [0, 1])
 def test_no_attack_on_a_finite_mechanism_exceeds_the_bound(near: int) -> None:
     generator, closest, tested = np.random.default_rng(near), 0.0, 0

@@ -15,6 +15,7 @@ import atexit
 import functools
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -118,7 +119,7 @@ def _client() -> tuple[str, ...]:
 def import_everything() -> None:
     for name in _LIBRARIES:
         importlib.import_module(name)
-    for name in ("dpspec", *_PLUGINS):
+    for name in ("dpspec", *filter(importlib.util.find_spec, _PLUGINS)):
         package = importlib.import_module(name)
         for found in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not found.name.startswith(_LEFT_OUT) and not found.name.endswith("__main__"):

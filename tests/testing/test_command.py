@@ -104,6 +104,7 @@ def test_a_command_of_a_plugin_runs_with_its_exit_code(program: Callable[..., An
     assert failures(offering(command())) == []
 
 
+@pytest.mark.recorder
 @pytest.mark.parametrize("name", [own.name for own in OWN_COMMANDS])
 def test_a_command_of_dpspec_cannot_be_replaced(name: str, program: Callable[..., Any]) -> None:
     registry = offering(command(name=name))
@@ -115,6 +116,7 @@ def test_a_command_of_dpspec_cannot_be_replaced(name: str, program: Callable[...
     assert program(registry, name, "--help")[1].startswith(f"Usage: dpspec {name} ")
 
 
+@pytest.mark.recorder
 def test_a_command_of_a_plugin_of_dpspec_cannot_be_replaced(program: Callable[..., Any]) -> None:
     registry = offering(command(name="check"), command())
     assert registry.catalog.commands["check"].distribution == "dpspec"

@@ -86,7 +86,7 @@ def test_another_process_uses_the_files_of_a_project(audit, found, tmp_path, mon
     ("family", "kind", "reason"),
     [
         ("backend", "matrix", "it trains no Poisson batches"),
-        ("mechanism", "recorded", "its example reads a recorded run"),
+        pytest.param("mechanism", "recorded", "its example reads a recorded run", marks=pytest.mark.recorder),
     ],
 )
 def test_what_needs_more_than_the_suite_has_is_named_and_not_broken(family, kind, reason):

@@ -231,7 +231,7 @@ def vectors(job, clip_norm, state, rows):
 @pytest.mark.parametrize("centered", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_record_moves_sum_and_count_by_their_sensitivity(make_job, centered, seed):
-    """The executed step with and without each record, canary, exploding and vanishing gradient (Theorem 54)."""
+    """The executed step with and without a record, canary, exploding or vanishing gradient (Theorem 54)."""
     phase = phase_of(1, {**CLIPPING, "centered": centered}, {"scheme": "full"}, noise=0.8)
     canaries = CanaryGroups(SignBlocks(63, 2, seed=0), torch.tensor([0, 1]), 1000.0)
     job = make_job(phases=(phase,), canaries=canaries)
@@ -244,7 +244,7 @@ def test_a_record_moves_sum_and_count_by_their_sensitivity(make_job, centered, s
     everything, longest = torch.arange(42), 0.0
     for clip_norm in (1e-3, 0.7, 3.0, 100.0):
         total, count = vectors(job, clip_norm, state, everything)
-        for record in range(42):
+        for record in (*range(10), 40, 41):  # with the special rows and both canaries
             less, fewer = vectors(job, clip_norm, state, everything[everything != record])
             moved = math.hypot(float((total - less).norm()) / 0.8, (count - fewer) / 1.5)
             assert moved <= most * (1.0 + 1e-4)

@@ -55,3 +55,18 @@ def test_torch_that_is_loaded_meanwhile_is_limited_and_freed() -> None:
         [sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_libraries_that_are_loaded_between_two_contexts_are_limited() -> None:
+    script = """
+        from dpspec.training import limited
+        import sys
+        from threadpoolctl import threadpool_info
+        with limited(2):
+            assert threadpool_info() == []
+        import numpy
+        with limited(1):
+            assert [pool["num_threads"] for pool in threadpool_info()] == [1]
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "3"}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, check=True)

@@ -187,8 +187,33 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
     if level >= 1.0:
         return 1.0
 
+    wrong = float(special.expit(-epsilon))
+    normal_quantile = min(40.0, -float(special.ndtri(level)))
+
     def threshold(count: int) -> int:
-        return bisect_left(range(count + 1), True, key=lambda right: single(count, right) <= level)
+        """The smallest number of right guesses whose p-value is at most the level, near the normal quantile."""
+
+        def is_rejected(right: int) -> bool:
+            return single(count, right) <= level
+
+        spread = math.sqrt(count * wrong * (1.0 - wrong))
+        guess = math.floor(min(count, max(0.0, count * (1.0 - wrong) + normal_quantile * spread)))
+        low, high, step = -1, count + 1, 1 + math.floor(0.01 * spread)  # not rejected, and rejected
+        if is_rejected(guess):
+            high = guess
+            while (right := high - step) > low:
+                if not is_rejected(right):
+                    low = right
+                    break
+                high, step = right, 4 * step
+        else:
+            low = guess
+            while (right := low + step) < high:
+                if is_rejected(right):
+                    high = right
+                    break
+                low, step = right, 4 * step
+        return bisect_left(range(count + 1), True, lo=low + 1, hi=high, key=is_rejected)
 
     thresholds = [threshold(count) for count in guesses]
     met = [(count, c) for count, c in zip(guesses, thresholds, strict=True) if c <= count]
@@ -198,7 +223,7 @@ def _joint(canaries: int, guesses: tuple[int, ...], correct: tuple[int, ...], ep
         return one_run.correction(canaries, count, right, epsilon, delta, beta)
 
     extra = math.fsum(correction(count, c) for count, c in met)
-    joint = _some_reached(guesses, thresholds, float(special.expit(-epsilon))) + extra
+    joint = _some_reached(guesses, thresholds, wrong) + extra
     return min(1.0, joint, math.fsum(single(count, c) for count, c in met))
 
 

@@ -179,11 +179,13 @@ def overlap(lag: int, common: int, chances: int, rate: float, *, fewer: bool = T
     return Measurement(test, rate, common / chances, p_value, detectable)
 
 
-def _betting(common: float, chances: int, rate: float, *, fewer: bool) -> float:
+def _betting(common: int, chances: int, rate: float, *, fewer: bool) -> float:
     p_values = []
     for s in (_TILTS, -_TILTS) if fewer else (_TILTS,):
         log_values = s * common - chances * np.log1p(rate * np.expm1(s))
-        p_values.append(2.0 * math.exp(min(0.0, math.log(len(s)) - float(special.logsumexp(log_values)))))
+        top = float(log_values.max())
+        log_mean = top + math.log(float(np.exp(log_values - top).mean()))
+        p_values.append(2.0 * math.exp(min(0.0, -log_mean)))
     return min(1.0, *p_values)
 
 
@@ -191,21 +193,21 @@ def _betting(common: float, chances: int, rate: float, *, fewer: bool) -> float:
 def _detectable_overlap(chances: int, rate: float, *, fewer: bool) -> float | None:
     """Larger relative distance from ``rate`` to a rate that is rejected with probability POWER: a beta quantile."""
 
-    def rejected(count: float) -> bool:
-        return _betting(count, chances, rate, fewer=fewer) <= LEVEL
+    def rejected(common: int) -> bool:
+        return _betting(common, chances, rate, fewer=fewer) <= LEVEL
 
-    distances, mean = [], chances * rate
-    for end in (0, chances)[0 if fewer else 1 :]:
-        if not rejected(end):
+    distances, mean, counts = [], chances * rate, range(chances + 1)
+    if fewer:
+        if not rejected(0):
             return None
-        rejected_count = bisect(rejected, end, mean, within=1e-6)[0]
-        if end:
-            first = math.ceil(rejected_count)
-            rejected_rate = float(special.betaincinv(first, chances - first + 1, POWER)) * (1.0 + binomial.MARGIN)
-        else:
-            first = math.floor(rejected_count)
-            rejected_rate = float(special.betainccinv(first + 1, chances - first, POWER)) * (1.0 - binomial.MARGIN)
+        low = bisect_left(counts, True, hi=math.ceil(mean), key=lambda common: not rejected(common)) - 1
+        rejected_rate = float(special.betainccinv(low + 1, chances - low, POWER)) * (1.0 - binomial.MARGIN)
         distances.append(abs(rejected_rate / rate - 1.0))
+    if not rejected(chances):
+        return None
+    high = bisect_left(counts, True, lo=math.floor(mean), key=rejected)
+    rejected_rate = float(special.betaincinv(high, chances - high + 1, POWER)) * (1.0 + binomial.MARGIN)
+    distances.append(abs(rejected_rate / rate - 1.0))
     return max(distances)
 
 

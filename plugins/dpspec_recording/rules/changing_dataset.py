@@ -62,7 +62,7 @@ class ChangingDataset(TrainingRule[ChangedValues]):
             for dataset in datasets_of(setup.loader):
                 count = len(dataset)
                 sample = source.sample(range(count), min(count, _MOST_ROWS))
-                rows = {path: {row: _entry(values[row]) for row in sample} for path, values in _attributes(dataset)}
+                rows = {path: _copied_rows(values, sample) for path, values in _attributes(dataset)}
                 self._datasets.append(dataset)
                 self._first.append(rows)
 
@@ -116,6 +116,15 @@ def _walk(value: Any, path: str, count: int, depth: int, visited: set[int]) -> I
                 yield from _walk(entry, f"{prefix}{name}", count, depth - 1, visited)
 
 
+def _copied_rows(values: Any, sample: list[int]) -> dict[int, Any]:
+    """By number, copies of the values of some records."""
+    import torch
+
+    if type(values) is torch.Tensor and values.layout == torch.strided:
+        return dict(zip(sample, values.detach()[sample].unbind(), strict=True))
+    return {row: _entry(values[row]) for row in sample}
+
+
 def _entry(value: Any) -> Any:
     """A copy of the value of a record; objects that are not arrays stay."""
     import numpy as np
@@ -136,10 +145,9 @@ def _changed_rows(rows: dict[int, Any], after: Any) -> list[int]:
     """The rows that have other values; an attribute that was removed has none."""
     if after is None:
         return []
+    count = len(after)
     return [
-        row
-        for row, value in rows.items()
-        if not _is_missing(value) and (row >= len(after) or _differ(value, after[row]))
+        row for row, value in rows.items() if (row >= count or _differ(value, after[row])) and not _is_missing(value)
     ]
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -241,18 +242,39 @@ def _batch_seeds(members: Any) -> dict[str, int]:
 
 def _matching(size: int, normal: bool, matches: Callable[[Any], bool]) -> dict[str, int]:
     """By kind of generator, the usual seed whose first values match."""
+    import torch
+
+    values_of = _normal_values if normal else _uniform_values
+    return {name: seed for seed, name, drawn in values_of(size, torch.get_default_dtype()) if matches(drawn)}
+
+
+def _uniform_values(size: int, dtype: Any) -> Iterator[tuple[int, str, Any]]:
+    """Usual seeds, their kinds of generator and their first values, (size,); torch's of the type ``dtype``."""
     import numpy as np
     import torch
 
-    seeds: dict[str, int] = {}
     for seed in filter(_is_guessable, _USUAL):
         generator = torch.Generator().manual_seed(seed)
-        values = {"torch": (torch.randn if normal else torch.rand)(size, generator=generator).double().numpy()}
-        for name in ("RandomState", "default_rng"):
-            source = getattr(np.random, name)(seed)
-            values[name] = source.standard_normal(size) if normal else source.random(size)
-        seeds |= {name: seed for name, drawn in values.items() if matches(drawn)}
-    return seeds
+        yield seed, "torch", torch.rand(size, generator=generator, dtype=dtype).double().numpy()
+        yield seed, "RandomState", np.random.RandomState(seed).random(size)
+        yield seed, "default_rng", np.random.default_rng(seed).random(size)
+
+
+@lru_cache(maxsize=32)  # few values, which all recordings of a process compare
+def _normal_values(size: int, dtype: Any) -> list[tuple[int, str, Any]]:
+    """The same of normal values."""
+    import numpy as np
+    import torch
+
+    values: list[tuple[int, str, Any]] = []
+    for seed in filter(_is_guessable, _USUAL):
+        generator = torch.Generator().manual_seed(seed)
+        values += [
+            (seed, "torch", torch.randn(size, generator=generator, dtype=dtype).double().numpy()),
+            (seed, "RandomState", np.random.RandomState(seed).standard_normal(size)),
+            (seed, "default_rng", np.random.default_rng(seed).standard_normal(size)),
+        ]
+    return values
 
 
 def _states() -> dict[str, bytes]:

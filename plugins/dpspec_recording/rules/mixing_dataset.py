@@ -392,6 +392,8 @@ def distance(first: Any, second: Any) -> float:
         return float(first != second)
     if not all(isinstance(value, torch.Tensor | np.ndarray | np.generic | int | float) for value in (first, second)):
         return 0.0
+    if _are_equal_tensors(first, second):
+        return 0.0
     numbers = [
         np.asarray(value.detach().cpu() if isinstance(value, torch.Tensor) else value) for value in (first, second)
     ]
@@ -400,6 +402,15 @@ def distance(first: Any, second: Any) -> float:
     if any(array.dtype.kind not in "fiub" for array in numbers):
         return float(not np.array_equal(numbers[0], numbers[1]))
     return float(np.nansum(np.abs(numbers[0].astype(np.float64) - numbers[1].astype(np.float64))))
+
+
+def _are_equal_tensors(first: Any, second: Any) -> bool:
+    """Whether two tensors have the same values; several times faster than their distance."""
+    import torch
+
+    if not (type(first) is type(second) is torch.Tensor and first.dtype == second.dtype):
+        return False
+    return first.device == second.device and torch.equal(first, second)
 
 
 @contextlib.contextmanager

@@ -254,6 +254,7 @@ def test_phases_compose() -> None:
     assert add.upper == pytest.approx(5.9190418734, rel=1e-4)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("sampling", [POISSON, {"scheme": "full"}, {"scheme": "fixed", "batch_size": 100}])
 def test_every_delta_of_a_curve_is_what_it_is_alone(sampling: dict[str, object]) -> None:
     """All but the first delta of full batches once got the bound 0."""

@@ -31,7 +31,7 @@ mechanism:
   noise_multiplier: 1.5
   clip_norm: 1.0
   sampling: {scheme: poisson, rate: 0.2}
-  steps: 12
+  steps: 6
   orders: [2, 4, 8, 16]
   composition: {observe_every: 1}
 data: {kind: synthetic, pattern: blobs, records: 100, features: 8, classes: 2, split: {test: 20}, public: false}
@@ -137,10 +137,10 @@ def test_the_risk_is_that_of_the_certified_curve(both) -> None:
     audit, _, _ = both
     (rate,) = rates(audit)
     pair = Mixture.poisson(1, 0.2, 1.5)
+    losses = [PrivacyLoss(((pair, 6),), side) for side in ("present-first", "absent-first")]  # type: ignore[arg-type]
     for power, level in zip(rate.powers, FALSE_POSITIVES, strict=True):
-        losses = [PrivacyLoss(((pair, 12),), side) for side in ("present-first", "absent-first")]  # type: ignore[arg-type]
         true = max(1.0 - loss.tradeoff(level).upper for loss in losses)
-        assert true <= power <= 1.02 * true
+        assert true <= power <= 1.03 * true
 
 
 def test_lower_bounds_stay_below_upper_values(both) -> None:
@@ -162,7 +162,7 @@ def test_norms_are_those_of_the_gradients_before_each_step(both) -> None:
     assert np.array_equal(first.arrays["ratios"][0], first.arrays["own"][0])
     assert not np.array_equal(first.arrays["ratios"][1:], second.arrays["ratios"][1:])
     assert not np.array_equal(first.arrays["ratios"][1:], first.arrays["own"][1:])
-    assert first.arrays["ratios"].shape == (12, 4)
+    assert first.arrays["ratios"].shape == (6, 4)
     assert first.arrays["ratios"].max() <= 1.0
 
 
@@ -244,7 +244,7 @@ def test_test_records_share_runs_without_them(tmp_path: Path) -> None:
     result, store = audited(tmp_path, *only, *gone, metric)
     audit = result.audits[0]
     trial = store.get(audit.trials[0].key).trial
-    assert trial.arrays["ratios"].shape == (12, 7)
+    assert trial.arrays["ratios"].shape == (6, 7)
     assert "own" not in trial.arrays
     assert trial.arrays["mean_rule"].shape == (3, 2, 1, 3, 3)
     assert {"estimate_add"} == {n for n in table(audit, "records").columns if n.startswith("estimate")}

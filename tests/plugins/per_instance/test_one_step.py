@@ -27,6 +27,7 @@ def test_one_step_is_never_below_the_exact_hockey_stick(q: float, sigma: float) 
             assert found.amplified <= found.corollary * (1 + 1e-12)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("inside", [True, False])
 def test_changes_of_means_are_those_of_random_batches(inside: bool) -> None:
     """Each value belongs to some batch of the other records, and the mean over draws is that over all batches."""
@@ -117,7 +118,7 @@ def test_strata_keep_rare_small_batches():
 
 
 def _hockey_stick(present, absent, sigma):
-    x = np.arange(-12.0, 12.0, 4e-4).reshape(-1, 1) * max(1.0, sigma)
+    x = np.arange(-12.0, 12.0, 1e-3).reshape(-1, 1) * max(1.0, sigma)
     first, second = (np.exp(brute.log_density(law, x, sigma)) for law in (present, absent))
     step = float(x[1, 0] - x[0, 0])
     return lambda epsilon: float(np.maximum(first - math.exp(epsilon) * second, 0.0).sum() * step)

@@ -27,6 +27,7 @@ def noise_of(text: str) -> float:
     return float(number)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize(("epsilon", "group_sizes"), [(1.5, (1,)), (9.0, (4, 1))])
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 def test_a_claim_below_the_certified_epsilon_names_the_noise_that_fits(recordings, epsilon, group_sizes, adjacency):

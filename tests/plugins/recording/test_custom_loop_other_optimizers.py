@@ -104,7 +104,7 @@ def test_a_generator_that_reads_the_private_model_alone_gets_no_caution(when: st
     assert not Adversarial().cautions(tmp_path / "run", of_fakes, when=when)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("when", ["after", "drawn", "summed"])
 @pytest.mark.parametrize(
     ("loss_of", "words"),

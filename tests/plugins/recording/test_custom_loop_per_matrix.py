@@ -139,7 +139,8 @@ def delta_of_two_matrices(stds: tuple[float, float], rate: float, epsilon: float
     return float(np.maximum(0.0, present - math.exp(epsilon) * absent).sum() * cell)
 
 
-@pytest.mark.parametrize("stds", [(JOINT, JOINT), (0.8, 0.8), THRESHOLDS, (0.9, 2.0)])
+@pytest.mark.family
+@pytest.mark.parametrize("stds", [(0.9, 2.0), (JOINT, JOINT), (0.8, 0.8), THRESHOLDS])
 def test_the_thresholds_add_as_the_root_of_their_squares(stds: tuple[float, float]) -> None:
     """Noise of standard deviation s_i in matrix i has the multiplier 1 / root of the sum of (C_i / s_i)^2."""
     multiplier = 1.0 / math.hypot(*(c / std for c, std in zip(THRESHOLDS, stds, strict=True)))

@@ -162,7 +162,7 @@ def clipped_by_layer(loop: OwnLoop, run: Any) -> None:
 THRESHOLDS = (0.1, 3.0, 1.0, 0.5)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize(("clip", "is_found"), [(max(THRESHOLDS), True), (math.hypot(*THRESHOLDS), False)])
 def test_thresholds_of_layers_are_added_also_if_no_record_reaches_them(
     clip: float, is_found: bool, tmp_path: Path

@@ -132,6 +132,7 @@ def test_unknown_names_are_located(more: str, words: str, place: Path, capsys: p
     assert "spec.yaml:11:" in shown
 
 
+@pytest.mark.ci
 def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: Path, recordings: Recordings) -> None:
     """The noisy count of adaptive clipping costs too, and phases do not declare it."""
     shutil.rmtree(place / "run")

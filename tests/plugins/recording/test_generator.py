@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+from support.checked_runs import Question, check_run
 from support.opacus_training import Training, recorded
+from support.recordings import Recordings
 
 from dpspec.accounting.float_noise import revealed_by_float32
 from dpspec.reporters import statement
@@ -15,9 +17,9 @@ def secure(training: Training) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("runs")
-    return {"plain": recorded(folder / "plain"), "secure": recorded(folder / "secure", prepare=secure)}
+def runs(recordings: Recordings, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    plain = check_run(recordings["flat"], Question(delta=1e-5, epsilon=100.0))
+    return {"plain": plain, "secure": recorded(tmp_path_factory.mktemp("runs") / "secure", prepare=secure, epochs=1)}
 
 
 @pytest.mark.ci

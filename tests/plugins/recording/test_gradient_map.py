@@ -308,8 +308,8 @@ LEAKING_FACTORS: list[Change] = [
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        *(pytest.param(change, "asked", marks=pytest.mark.family) for change in ASKED_FACTORS),
-        *(pytest.param(change, "deviates", marks=pytest.mark.family) for change in LEAKING_FACTORS[:-1]),
+        *(pytest.param(change, "asked", marks=pytest.mark.ci) for change in ASKED_FACTORS),
+        *(pytest.param(change, "deviates", marks=pytest.mark.ci) for change in LEAKING_FACTORS[:-1]),
         (LEAKING_FACTORS[-1], "deviates"),
     ],
 )
@@ -328,7 +328,7 @@ def test_a_factor_that_the_script_reads_from_a_record_is_not_proved(tmp_path: Pa
     assert not recorded(tmp_path / "run", before_the_update(scaled_by_a_label)).fine
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("place", ["before", "in"])
 def test_a_clipping_of_the_noisy_gradient_that_is_rarely_active_passes(place: str, tmp_path: Path) -> None:
     script = {"before": before_the_update, "in": in_the_update}[place](clipped_to_a_norm_that_few_reach)

@@ -264,7 +264,7 @@ class Patched:
         return std * self._waiting.pop(0)
 
 
-@pytest.mark.family
+@pytest.mark.ci
 @pytest.mark.parametrize("attack", ["broadcast rows", "uniform", "pool of six"])
 def test_opacus_with_other_noise_deviates(attack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(batch=10).build()
@@ -336,6 +336,7 @@ def rejected(checks: Sequence[Check], name: str) -> bool:
     return any(check.test == name and check.p_value <= REJECTED for check in checks)
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 def test_noise_that_loses_precision_late_is_found(kind: torch.dtype) -> None:
     """Of the last 40 of 140 steps one in four is checked: none with probability 1e-5."""
@@ -525,7 +526,9 @@ CENTERINGS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("sums", ["other", "centered", "unknown"])
-@pytest.mark.parametrize("centered", CENTERINGS)
+@pytest.mark.parametrize(
+    "centered", [pytest.param(name, marks=[pytest.mark.ci] * (n > 0)) for n, name in enumerate(CENTERINGS)]
+)
 def test_noise_that_cancels_in_sums_is_found_unless_the_sum_of_the_records_cancels_too(
     centered: str, sums: str
 ) -> None:

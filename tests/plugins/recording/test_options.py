@@ -213,7 +213,7 @@ def test_schedulers_of_torch_are_accepted(name: str, inside: bool, tmp_path: Pat
         schedule = made[0] if made else SCHEDULERS[name](training.private)
         training.train(each=lambda _: schedule.step())
 
-    found = recorded(tmp_path / "run", script, prepare=prepare, optimizer="adamw")
+    found = recorded(tmp_path / "run", script, prepare=prepare, optimizer="adamw", epochs=1)
     assert (found.verdict, found.channel("update-rule").status) == ("proved", "verified"), found.reason
     assert name in found.run.options.schedulers
     calling = name in ("LambdaLR", "MultiplicativeLR", "CyclicLR")

@@ -107,7 +107,7 @@ class OwnTraining(Training):
 
 
 def checked(folder: Path, update: Callable[..., None], **options: Any) -> Any:
-    training = OwnTraining(**options)
+    training = OwnTraining(**{"epochs": 1, **options})
     training.update = update
     training.run(folder)
     return check_run(folder, Question(delta=1e-5, epsilon=100.0))

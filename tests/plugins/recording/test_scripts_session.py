@@ -374,6 +374,7 @@ def test_the_last_cell_of_a_notebook_that_trains_decides_about_an_error(tmp_path
     assert found.run.end.error == ("" if last == "trains" else "KeyboardInterrupt")
 
 
+@pytest.mark.ci
 def test_steps_of_an_optimizer_that_is_gone_count_next_to_a_private_one_that_is_gone(script):
     def call():
         data = rows()

@@ -134,8 +134,9 @@ def cautions(gan: Discriminator, folder: Path) -> str:
     return next((rule.text for rule in rules if rule.name == "second-optimizer"), "")
 
 
-@pytest.mark.parametrize("loss_of", [of_fakes, pytest.param(of_a_logged_loss, marks=pytest.mark.family)])
-@pytest.mark.parametrize("midst", ["", pytest.param("loaded", marks=pytest.mark.family)])
+@pytest.mark.ci
+@pytest.mark.parametrize("loss_of", [of_fakes, of_a_logged_loss])
+@pytest.mark.parametrize("midst", ["", "loaded"])
 def test_a_generator_that_reads_the_private_model_alone_gets_no_caution(
     loss_of: LossOf, midst: str, tmp_path: Path
 ) -> None:

@@ -140,7 +140,7 @@ def test_without_its_noise_the_pipeline_is_contradicted(tmp_path, monkeypatch, n
     monkeypatch.setattr(attack, "train_all", lambda context, jobs: train_all(context, [quiet(job) for job in jobs]))
     how = [*LAPLACE, PLANTED, "mechanism.scale=2.0"] if noise == "laplace" else ["mechanism.noise_multiplier=2.0"]
     spec = spec_of(tmp_path, *how, "claims.c.gamma=0.5")
-    trials = trials_of(spec, 24 if noise == "laplace" else 48)
+    trials = trials_of(spec, 24)
     found = judged(spec, trials)
     assert found.verdicts[0].verdict == "contradicted"
     assert found.conformance.status == "deviates"

@@ -54,6 +54,7 @@ def test_a_record_that_is_hardly_ever_drawn_is_surprising(rate: float) -> None:
     assert sampling.record_spread(200, 0, 0, 1437, rate).p_value == 1.0
 
 
+@pytest.mark.family
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.75])
 def test_variance_p_values_are_valid_by_enumeration(rate: float) -> None:
     steps, records = 3, 5

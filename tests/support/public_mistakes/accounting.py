@@ -22,7 +22,7 @@ class PoppingAccountant(RDPAccountant):  # type: ignore[misc]
 def epsilon_in_each_epoch(folder: Path, mistaken: bool) -> float:
     """The script prints epsilon after each epoch, and the accountant forgets steps when it does."""
     accountant = PoppingAccountant() if mistaken else RDPAccountant()
-    epochs = accounted_training(folder, accountant, epochs=3, batch=30, sigma=1.1)
+    epochs = accounted_training(folder, accountant, epochs=2, batch=30, sigma=1.1)
     return [float(accountant.get_epsilon(DELTA)) for _ in epochs][-1]
 
 
