@@ -123,6 +123,7 @@ UPDATES: Scripts = {
     ("violated", "update-rule"): {
         "a_second_optimizer": by_opacus(after=lambda t: sgd(t.net.parameters()).step()),
         "parameters_follow_the_batch": by_opacus(before=lambda t: t.net[0].weight.data.add_(1e-3 * t.batch[0].sum())),
+        "an_optimizer_adds_clean_gradients": by_opacus(optimizer=lambda p: Adding(p, lr=0.05)),
     },
     ("open", "update-rule"): {
         "maximize_follows_the_batch": by_opacus(before=option("maximize", lambda t: bool(len(t.batch[0]) % 2))),
@@ -131,9 +132,6 @@ UPDATES: Scripts = {
         "momentum_is_edited": by_opacus(
             optimizer=lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), after=edited_momentum
         ),
-    },
-    ("assumes", "update-rule"): {
-        "an_optimizer_adds_clean_gradients": by_opacus(optimizer=lambda p: Adding(p, lr=0.05))
     },
 }
 
