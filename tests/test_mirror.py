@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 # Folders whose files test no module: pages, whole runs, devices, texts and plugins by other authors.
 ELSEWHERE = {"docs", "e2e", "gpu", "text", "third_party"}
@@ -24,6 +26,7 @@ def names(folder: Path) -> set[str]:
     return {path.stem for path in modules} | packages | {folder.name}
 
 
+@pytest.mark.recorder  # several files have the names of its modules
 def test_nine_of_ten_files_are_named_after_what_they_test() -> None:
     files = [path for path in sorted(TESTS.rglob("test_*.py")) if path.relative_to(TESTS).parts[0] not in ELSEWHERE]
     allowed = {folder: names(folder) for folder in {path.parent for path in files}}

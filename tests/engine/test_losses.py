@@ -100,7 +100,7 @@ def test_the_schema_for_editors_accepts_the_same_losses():
         assert valid == [True, True, False, False, False, False]
 
 
-def test_errors_have_their_place(tmp_path):
+def test_errors_have_their_place():
     assert "did you mean 'squared-error'" in refused("squared-eror")["training.loss"]
     assert "did you mean 'squared-error'" in refused({"kind": "squared-eror"})["training.loss.kind"]
     foreign_key = refused({"kind": "squared-error", "label_smoothing": 0.1})
@@ -109,11 +109,15 @@ def test_errors_have_their_place(tmp_path):
     assert "at most 1" in smoothed["training.loss.label_smoothing"]
     assert "must be a map" in refused(3)["training.loss"]
     assert "missing key 'kind'" in refused({})["training.loss"]
-    recorded = refused("squared-error", training={"backend": "recorded", "run": str(tmp_path)})
-    assert "'recorded' does not train with training.loss" in recorded["training.loss"]
     composition = {"kind": "composition", "releases": [{"name": "a", "kind": "gaussian", "sigma": 1.0}]}
     message = refused("squared-error", mechanism=composition, audit=None)["training.loss"]
     assert message == "'composition' does not train with training.loss"
+
+
+@pytest.mark.recorder
+def test_the_loss_of_a_recorded_run_is_refused(tmp_path):
+    recorded = refused("squared-error", training={"backend": "recorded", "run": str(tmp_path)})
+    assert "'recorded' does not train with training.loss" in recorded["training.loss"]
 
 
 @pytest.mark.ci
