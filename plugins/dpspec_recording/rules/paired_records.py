@@ -134,8 +134,8 @@ def windows_of_a_value(rows: Any) -> int:
     """The number of ``rows`` (n, ...) that have a value, if most rows overlap others as windows do; else 0.
 
     The end of an inspected row is in a row that begins ``distance`` values later, so a value is in length / distance
-    rows, and channels have the length of the last dimension. Ends of equal values, such as padding, do not
-    count.
+    rows. The length of a window of several channels is the last dimension. Ends of equal values, such as padding, do
+    not count.
     """
     if rows.dim() < 2 or len(rows) < 2 or rows[0].numel() <= _END:
         return 0

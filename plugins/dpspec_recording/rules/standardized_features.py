@@ -228,9 +228,9 @@ _PART, _UNITS = 1e-6, 4.0
 def cut_columns(rows: Any) -> int:
     """The number of columns of ``rows`` (n, d) with equally many values at their ends, as after cuts at quantiles.
 
-    0 if public bounds may have made these cuts.
-    Public bounds cut independent columns at numbers of values that vary as Poisson ones: a number near c has a
-    probability of at most 1 / sqrt(2 pi c). Most values between the ends must be different.
+    0 if public bounds may have made these cuts: they cut independent columns at numbers of values that vary as Poisson
+    ones, so that a number near c has a probability of at most 1 / sqrt(2 pi c). Most values between the ends must be
+    different, and each rarer than an end: if all records occur twice, so do the ends of each column.
     """
     import math
 
@@ -243,6 +243,9 @@ def cut_columns(rows: Any) -> int:
     between = len(rows) - ends.sum(0)
     is_continuous = (ordered.diff(dim=0) > 0.0).sum(0) + 1 >= 0.5 * between
     is_cut = (ends.amax(0) >= _FEWEST_CUT) & (2 * between >= len(rows)) & is_continuous & (low < high)
+    different = high + 1.0 + torch.arange(len(rows), device=rows.device)[:, None]
+    inner = torch.where((columns == low) | (columns == high), different, columns)
+    is_cut &= ends.amax(0) > (inner == inner.mode(0).values).sum(0)
     if not bool(is_cut.any()):
         return 0
     pairs, counts = torch.unique(ends[:, is_cut], dim=1, return_counts=True)

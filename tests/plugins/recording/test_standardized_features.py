@@ -261,6 +261,12 @@ def test_flags_counts_and_rounded_values_are_not_cut():
     assert cut_columns(x[:, :0].double()) == 0
 
 
+@pytest.mark.parametrize("times", [2, 5])
+def test_records_that_occur_several_times_are_not_cut(times):
+    x, _ = rows(count=200, width=12)
+    assert cut_columns(x.repeat_interleave(times, dim=0).double()) == 0
+
+
 @pytest.mark.parametrize("fill", [torch.mean, torch.median, lambda known: known.quantile(0.5)])
 def test_gaps_that_are_filled_with_means_or_medians_are_noticed(fill):
     x, y = rows(count=301)
