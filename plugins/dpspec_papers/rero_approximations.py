@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermeval
+from scipy.optimize import minimize_scalar
 from scipy.special import ndtr, ndtri
 
 from dpspec.accounting import Floats, GaussianTradeOff, bisect, finite, inside, laplace_rdp, sampled_gaussian_rdp, whole
@@ -140,8 +141,8 @@ def _sampled(rate: float, losses: Floats) -> Floats:
 
 RDP_SOURCE = "Balle, Cherubin and Hayes 2022"
 
-#: First grid of orders minus one, number of refinements, and nodes of each.
-_FIRST, _ZOOMS, _ZOOM = np.geomspace(1e-4, 1e4, 193), 3, 33
+#: The first grid of orders minus one, and how precisely ln of the best one is searched between its nodes.
+_FIRST, _ORDER_TOLERANCE = np.geomspace(1e-4, 1e4, 193), 1e-5
 
 
 def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
@@ -152,15 +153,16 @@ def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
     first, bounds = _divergences(1.0 + _FIRST, phases), []
     for kappa in kappas:
         log_kappa = math.log(inside("kappa", kappa, one=True))
-        orders, divergences = 1.0 + _FIRST, first
-        for _ in range(_ZOOMS + 1):
-            values = (1.0 - 1.0 / orders) * (log_kappa + divergences)
-            best = int(np.argmin(values))
-            value = float(values[best])
-            low, high = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
-            orders = 1.0 + np.geomspace(low - 1.0, high - 1.0, _ZOOM)
-            divergences = _divergences(orders, phases)
-        bounds.append(min(1.0, math.exp(min(value, 0.0))))
+        values = _FIRST / (1.0 + _FIRST) * (log_kappa + first)
+        best = int(np.argmin(values))
+        neighbors = np.log(_FIRST[[max(best - 1, 0), min(best + 1, len(_FIRST) - 1)]])
+
+        def log_gamma(log_excess: float, log_kappa: float = log_kappa) -> float:
+            order = 1.0 + math.exp(log_excess)
+            return (1.0 - 1.0 / order) * (log_kappa + float(_divergences(np.array([order]), phases)[0]))
+
+        found = minimize_scalar(log_gamma, bounds=neighbors, method="bounded", options={"xatol": _ORDER_TOLERANCE})
+        bounds.append(math.exp(min(float(values[best]), float(found.fun), 0.0)))
     return bounds
 
 
@@ -179,7 +181,7 @@ def _divergences(orders: Floats, phases: Sequence[Steps]) -> Floats:
     return total
 
 
-@lru_cache(maxsize=256)  # groups, phases and later runs of a spec share steps
+@lru_cache(maxsize=4096)  # groups, phases and later runs of a spec share steps
 def _gaussian_divergences(orders: tuple[float, ...], rate: float, effect: float) -> Floats:
     return sampled_gaussian_rdp(np.array(orders), rate, 1.0 / effect, "present-first")
 
