@@ -424,6 +424,37 @@ def crossing(
             width, left = abs(true - false), _PATIENCE
 
 
+#: The share of a bracket that the golden section keeps.
+_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
+
+
+def golden_section(
+    function: Callable[[float], float], low: float, high: float, *, within: float = 0.0
+) -> tuple[float, float]:
+    """The place and the value of a minimum between ``low`` and ``high``.
+
+    Args:
+        function: falls and then rises. Rounding may make it constant to the left of its fall: of equal values, the
+            right one counts.
+        low: the left end.
+        high: the right end.
+        within: the width of the bracket at which to stop; at least a few doubles.
+    """
+    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
+    values = [function(x) for x in inner]
+    while high - low > within + 4.0 * EPS * abs(high):
+        if values[0] < values[1]:
+            high, inner[1], values[1] = inner[1], inner[0], values[0]
+            inner[0] = high - _GOLDEN * (high - low)
+            values[0] = function(inner[0])
+        else:
+            low, inner[0], values[0] = inner[0], inner[1], values[1]
+            inner[1] = low + _GOLDEN * (high - low)
+            values[1] = function(inner[1])
+    best = 0 if values[0] < values[1] else 1
+    return inner[best], values[best]
+
+
 def bisect_by_margin(
     margin: Callable[[float], float], true: float, false: float, *, relative: float
 ) -> tuple[float, float]:

@@ -27,11 +27,12 @@ from dpspec.accounting.numerics import (
     Interval,
     bounded_effect,
     directions,
+    golden_section,
     inside,
     positive,
     whole,
 )
-from dpspec.accounting.rdp import best_epsilon, checked_orders, composed_rdp, gaussian_rdp, log_delta_at_orders
+from dpspec.accounting.rdp import checked_orders, composed_rdp, epsilon_at_orders, gaussian_rdp, log_delta_at_orders
 from dpspec.renames import old_arguments
 
 #: Upper bounds of Renyi divergences as a function of orders (n,), same shape.
@@ -346,6 +347,13 @@ def mixture_rdp_bounds(
     return below, above
 
 
+#: Orders of the first table, and the strides at which its best one is looked for.
+_TABLE, _STRIDES = 257, (64, 16, 4, 1)
+
+#: The precision of ln(order - 1) of the best order.
+_ORDER_TOLERANCE = 1e-5
+
+
 def smallest_epsilon(curve: RenyiCurve, delta: float, least: float = 1e-10, most: float = 1e12) -> Interval:
     """An upper bound of epsilon at ``delta`` from upper bounds of the divergences, over real orders.
 
@@ -356,15 +364,26 @@ def smallest_epsilon(curve: RenyiCurve, delta: float, least: float = 1e-10, most
         most: the largest.
     """
     target = inside("delta", delta)
-    logs = np.linspace(math.log(least), math.log(most), 257)
-    best = math.inf
-    for _ in range(3):  # a table, and two finer ones around its smallest value
-        orders = 1.0 + np.exp(logs)
-        values = np.maximum(curve(orders), 0.0)
-        epsilon, order, _ = best_epsilon(orders, values, target)
-        best = min(best, epsilon)
-        step = 2.0 * float(logs[1] - logs[0])
-        logs = np.linspace(math.log(max(order - 1.0, least)) - step, math.log(max(order - 1.0, least)) + step, 65)
+    logs = np.linspace(math.log(least), math.log(most), _TABLE)
+    orders = 1.0 + np.exp(logs)
+    known, is_known, best, place = np.zeros(_TABLE), np.zeros(_TABLE, dtype=bool), math.inf, 0
+    for stride in _STRIDES:
+        # divergences grow with the order: none is below one of a smaller order
+        floors = epsilon_at_orders(orders, np.maximum.accumulate(known), target)
+        index = np.arange(0, _TABLE, stride)
+        index = index[~is_known[index] & (floors[index] < best)]
+        known[index], is_known[index] = np.maximum(curve(orders[index]), 0.0), True
+        values = epsilon_at_orders(orders[index], known[index], target)
+        if values.min(initial=math.inf) < best:
+            best, place = float(values.min()), int(index[np.argmin(values)])
+
+    def epsilon(log_excess: float) -> float:
+        order = np.array([1.0 + math.exp(log_excess)])
+        return float(epsilon_at_orders(order, np.maximum(curve(order), 0.0), target)[0])
+
+    if 0.0 < best < math.inf:
+        low, high = logs[max(place - 1, 0)], logs[min(place + 1, _TABLE - 1)]
+        best = min(best, golden_section(epsilon, float(low), float(high), within=_ORDER_TOLERANCE)[1])
     return Interval(0.0, best).by("Renyi divergences at the best order")
 
 

@@ -281,10 +281,12 @@ class Composition:
     def _upper_epsilons(self, deltas: Sequence[float], losses: Sequence[PrivacyLoss], width: float) -> list[Interval]:
         columns = [loss.epsilons(deltas, width=width) for loss in losses]
         columns.append([self._by_addition(delta) for delta in deltas])
-        # the exact pairs of samples are tighter than their divergences, whose quadrature takes long
-        if not self._sampled or any(all(end.upper == math.inf for end in row) for row in zip(*columns, strict=True)):
-            columns.append([self._by_divergences(delta) for delta in deltas])
-        return [min(row, key=lambda end: end.upper) for row in zip(*columns, strict=True)]
+        ends = [min(row, key=lambda end: end.upper) for row in zip(*columns, strict=True)]
+        for i, (delta, end) in enumerate(zip(deltas, ends, strict=True)):
+            # the exact pairs of samples are tighter than their divergences, whose quadrature takes long
+            if not self._sampled or end.upper == math.inf:
+                ends[i] = min(end, self._by_divergences(delta), key=lambda end: end.upper)
+        return ends
 
     def _by_divergences(self, delta: float) -> Interval:
         target = (delta - self._delta) * (1.0 - 4.0 * EPS) - 4.0 * EPS * self._delta

@@ -7,10 +7,19 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermeval
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtr, ndtri
 
-from dpspec.accounting import Floats, GaussianTradeOff, bisect, finite, inside, laplace_rdp, sampled_gaussian_rdp, whole
+from dpspec.accounting import (
+    Floats,
+    GaussianTradeOff,
+    bisect,
+    finite,
+    golden_section,
+    inside,
+    laplace_rdp,
+    sampled_gaussian_rdp,
+    whole,
+)
 from dpspec_rero.options import Steps
 from dpspec_rero.theory import amplified_epsilon
 
@@ -155,14 +164,14 @@ def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
         log_kappa = math.log(inside("kappa", kappa, one=True))
         values = _FIRST / (1.0 + _FIRST) * (log_kappa + first)
         best = int(np.argmin(values))
-        neighbors = np.log(_FIRST[[max(best - 1, 0), min(best + 1, len(_FIRST) - 1)]])
+        low, high = _FIRST[max(best - 1, 0)], _FIRST[min(best + 1, len(_FIRST) - 1)]
 
         def log_gamma(log_excess: float, log_kappa: float = log_kappa) -> float:
             order = 1.0 + math.exp(log_excess)
             return (1.0 - 1.0 / order) * (log_kappa + float(_divergences(np.array([order]), phases)[0]))
 
-        found = minimize_scalar(log_gamma, bounds=neighbors, method="bounded", options={"xatol": _ORDER_TOLERANCE})
-        bounds.append(math.exp(min(float(values[best]), float(found.fun), 0.0)))
+        found = golden_section(log_gamma, math.log(low), math.log(high), within=_ORDER_TOLERANCE)[1]
+        bounds.append(math.exp(min(float(values[best]), found, 0.0)))
     return bounds
 
 

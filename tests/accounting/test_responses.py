@@ -1,10 +1,10 @@
-"""Pairs of responses against sums by mpmath; the smallest rho of a curve of Rényi divergences."""
+"""Pairs of responses against sums by mpmath; the smallest rho and epsilon of a curve of Rényi divergences."""
 
 import mpmath
 import numpy as np
 import pytest
 
-from dpspec.accounting import Floats, ResponseMixture, smallest_rho
+from dpspec.accounting import Floats, ResponseMixture, best_epsilon, laplace_rdp, smallest_epsilon, smallest_rho
 from dpspec.accounting.responses import _largest_on_chords  # smallest_rho refines until its cells hardly differ
 
 
@@ -24,6 +24,26 @@ def test_the_smallest_rho_of_randomized_response_is_the_largest_ratio(epsilon: f
     assert rho.lower <= best * (1.0 + 1e-9)
     assert best <= rho.upper
     assert rho.relative_width <= 1.1e-4
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-5, 0.3])
+@pytest.mark.parametrize("rho", [1e-6, 0.3, 5000.0, None])
+def test_the_smallest_epsilon_is_the_one_of_a_dense_grid_from_a_few_orders(rho: float | None, delta: float) -> None:
+    asked = []
+
+    def divergences(orders: Floats) -> Floats:
+        asked.extend(orders.tolist())
+        return laplace_rdp(orders, 0.5) if rho is None else rho * orders
+
+    orders = 1.0 + np.geomspace(1e-10, 1e12, 200_001)
+    best = best_epsilon(orders, divergences(orders), delta).epsilon
+    asked.clear()
+    assert best * (1.0 - 1e-7) <= smallest_epsilon(divergences, delta).upper <= best * (1.0 + 1e-12)
+    assert len(asked) < 64
+
+
+def test_divergences_that_are_infinite_bound_no_epsilon() -> None:
+    assert smallest_epsilon(lambda orders: np.full(orders.shape, np.inf), 1e-5).upper == np.inf
 
 
 def test_the_largest_ratio_on_a_chord_is_the_one_of_a_grid() -> None:

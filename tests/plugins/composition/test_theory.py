@@ -332,6 +332,16 @@ def test_a_guarantee_beside_a_known_release_keeps_its_lower_end() -> None:
     assert Composition([Release(kind="approx-dp", epsilon=0.1, delta=1e-9)]).rdp(2.0).upper == math.inf
 
 
+def test_no_delta_that_exact_pairs_bound_asks_for_divergences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No epsilon exists at the first delta; at the second, quadrature of the sample's divergences would take long."""
+    monkeypatch.setattr(accounting, "smallest_epsilon", None)
+    sampled = Release(kind="gaussian", sigma=2.0, rate=0.1, times=3)
+    guarantee = Release(kind="approx-dp", epsilon=0.1, delta=1e-6)
+    none, both = Composition([sampled, guarantee]).epsilons([1e-7, 1e-5])
+    assert none.upper == math.inf
+    assert Composition([sampled]).epsilons([1e-5])[0].lower < both.upper < math.inf
+
+
 def test_a_bound_that_is_not_convex_is_dominated() -> None:
     losses = np.linspace(0.0, 4.0, 41)
     bound = np.where(losses < 1.0, -1.0, np.where(losses < 3.0, -1.5, -6.0))
