@@ -431,7 +431,7 @@ _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 def golden_section(
     function: Callable[[float], float], low: float, high: float, *, within: float = 0.0
 ) -> tuple[float, float]:
-    """The place and the value of a minimum between ``low`` and ``high``.
+    """The argument and the value of a minimum between ``low`` and ``high``.
 
     Args:
         function: falls and then rises. Rounding may make it constant to the left of its fall: of equal values, the

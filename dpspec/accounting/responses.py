@@ -366,23 +366,27 @@ def smallest_epsilon(curve: RenyiCurve, delta: float, least: float = 1e-10, most
     target = inside("delta", delta)
     logs = np.linspace(math.log(least), math.log(most), _TABLE)
     orders = 1.0 + np.exp(logs)
-    known, is_known, best, place = np.zeros(_TABLE), np.zeros(_TABLE, dtype=bool), math.inf, 0
+    divergences, is_computed = np.zeros(_TABLE), np.zeros(_TABLE, dtype=bool)
+    best, best_index = math.inf, 0
     for stride in _STRIDES:
-        # divergences grow with the order: none is below one of a smaller order
-        floors = epsilon_at_orders(orders, np.maximum.accumulate(known), target)
+        # divergences grow with the order: none is below one of a smaller order; infinite ones are unknown
+        least_divergences = np.maximum.accumulate(np.where(divergences < math.inf, divergences, 0.0))
         index = np.arange(0, _TABLE, stride)
-        index = index[~is_known[index] & (floors[index] < best)]
-        known[index], is_known[index] = np.maximum(curve(orders[index]), 0.0), True
-        values = epsilon_at_orders(orders[index], known[index], target)
-        if values.min(initial=math.inf) < best:
-            best, place = float(values.min()), int(index[np.argmin(values)])
+        can_be_best = epsilon_at_orders(orders[index], least_divergences[index], target) < best
+        index = index[~is_computed[index] & can_be_best]
+        if len(index) == 0:
+            continue
+        divergences[index], is_computed[index] = np.maximum(curve(orders[index]), 0.0), True
+        epsilons = epsilon_at_orders(orders[index], divergences[index], target)
+        if np.min(epsilons) < best:
+            best, best_index = float(np.min(epsilons)), int(index[np.argmin(epsilons)])
 
     def epsilon(log_excess: float) -> float:
         order = np.array([1.0 + math.exp(log_excess)])
         return float(epsilon_at_orders(order, np.maximum(curve(order), 0.0), target)[0])
 
     if 0.0 < best < math.inf:
-        low, high = logs[max(place - 1, 0)], logs[min(place + 1, _TABLE - 1)]
+        low, high = logs[max(best_index - 1, 0)], logs[min(best_index + 1, _TABLE - 1)]
         best = min(best, golden_section(epsilon, float(low), float(high), within=_ORDER_TOLERANCE)[1])
     return Interval(0.0, best).by("Renyi divergences at the best order")
 

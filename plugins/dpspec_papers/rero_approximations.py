@@ -170,8 +170,8 @@ def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
             order = 1.0 + math.exp(log_excess)
             return (1.0 - 1.0 / order) * (log_kappa + float(_divergences(np.array([order]), phases)[0]))
 
-        found = golden_section(log_gamma, math.log(low), math.log(high), within=_ORDER_TOLERANCE)[1]
-        bounds.append(math.exp(min(float(values[best]), found, 0.0)))
+        searched = golden_section(log_gamma, math.log(low), math.log(high), within=_ORDER_TOLERANCE)[1]
+        bounds.append(math.exp(min(float(values[best]), searched, 0.0)))
     return bounds
 
 

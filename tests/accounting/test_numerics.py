@@ -286,9 +286,9 @@ def test_bisection_halves_so_often_or_until_it_is_enough() -> None:
 
 @pytest.mark.parametrize("at", [-1.0, 0.3, 7.0])
 def test_the_golden_section_ends_next_to_the_minimum(at: float) -> None:
-    place, value = golden_section(lambda x: abs(x - at), -1.0, 7.0, within=1e-9)
-    assert place == pytest.approx(at, abs=1e-9)
-    assert value == abs(place - at)
+    at_minimum, value = golden_section(lambda x: abs(x - at), -1.0, 7.0, within=1e-9)
+    assert at_minimum == pytest.approx(at, abs=1e-9)
+    assert value == abs(at_minimum - at)
 
 
 def test_the_golden_section_prefers_the_right_one_of_equal_values() -> None:

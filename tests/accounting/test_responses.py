@@ -29,17 +29,26 @@ def test_the_smallest_rho_of_randomized_response_is_the_largest_ratio(epsilon: f
 @pytest.mark.parametrize("delta", [1e-15, 1e-5, 0.3])
 @pytest.mark.parametrize("rho", [1e-6, 0.3, 5000.0, None])
 def test_the_smallest_epsilon_is_the_one_of_a_dense_grid_from_a_few_orders(rho: float | None, delta: float) -> None:
-    asked = []
+    computed: list[float] = []
 
     def divergences(orders: Floats) -> Floats:
-        asked.extend(orders.tolist())
+        computed.extend(orders.tolist())
         return laplace_rdp(orders, 0.5) if rho is None else rho * orders
 
     orders = 1.0 + np.geomspace(1e-10, 1e12, 200_001)
     best = best_epsilon(orders, divergences(orders), delta).epsilon
-    asked.clear()
+    computed.clear()
     assert best * (1.0 - 1e-7) <= smallest_epsilon(divergences, delta).upper <= best * (1.0 + 1e-12)
-    assert len(asked) < 64
+    assert len(computed) < 64
+
+
+def test_an_infinite_divergence_says_nothing_of_larger_orders() -> None:
+    def divergences(orders: Floats) -> Floats:
+        return np.where(orders < 3.0, np.inf, 0.3 * orders)
+
+    orders = 1.0 + np.geomspace(2.0, 1e12, 200_001)
+    best = best_epsilon(orders, divergences(orders), 1e-5).epsilon
+    assert best * (1.0 - 1e-7) <= smallest_epsilon(divergences, 1e-5).upper <= best * (1.0 + 1e-12)
 
 
 def test_divergences_that_are_infinite_bound_no_epsilon() -> None:
