@@ -30,6 +30,7 @@ from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
+from dpspec_recording.step_replay.read_vectors import ReadVectors
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 from dpspec_recording.step_replay.watch import ALWAYS, SHARE, chosen
 
@@ -88,7 +89,7 @@ class ReplayedLoop:
         self._values_of_batch = CarriedValues(self._parameters, self._pauses)
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self.numbers = PythonNumbers()
+        self.numbers, self.read = PythonNumbers(), ReadVectors()
         self.own_updates = OwnUpdates(optimizer, self._parameters)
         #: The steps of other optimizers, whose gradients may read records.
         self.others = OtherOptimizers(self._parameters, model_tensors)
@@ -345,6 +346,7 @@ class ReplayedLoop:
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
         self.numbers.note(trace.operations, batch)
+        self.read.note(trace, {*self._trained, *map(id, batch)}, dataset_records)
         find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
         self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
         self._carrying += self._values_of_batch.move(trace, sums, {*map(id, batch)})

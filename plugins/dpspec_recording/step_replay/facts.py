@@ -29,7 +29,8 @@ class ReplayFacts:
     batch. failure: why the last chosen step that was not replayed was not. carrying: the number of steps whose
     sum depends on values of the batch before; tables: on a table of all records. varying: the number of traced steps
     with another number of Python in their operations than an earlier one; reading: with one that follows from a read
-    number; testing: with a condition on the batch in Python.
+    number; testing: with a condition on the batch in Python. exchanging: the number of steps whose sum depends on values
+    that other processes sent.
     """
 
     tried: Number = field(metadata=_SUM)
@@ -46,6 +47,7 @@ class ReplayFacts:
     reading: Count = field(metadata=_SUM)
     testing: Count = field(metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
+    exchanging: Count = field(default=0, metadata=_SUM)
 
     @classmethod
     def of_none(cls, failure: str) -> "ReplayFacts":

@@ -29,6 +29,7 @@ from dpspec_recording.step_replay.measure import StepReplay, measure
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
+from dpspec_recording.step_replay.read_vectors import ReadVectors
 from dpspec_recording.step_replay.record_tables import reads_record_table
 from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
 
@@ -108,12 +109,13 @@ class ReplayedSteps:
         self._sizes = 0
         self._unsized = 0  # replays since the last that could not be compared; -1 if one was
         self._powers, self._removed = [0.0, 0.0], 0.0
+        self._exchanging = 0  # steps whose sum depends on values of other processes
         self._chosen: bool | None = None
         self._given_up = self._compiles = False
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self.numbers = PythonNumbers()
+        self.numbers, self.read = PythonNumbers(), ReadVectors()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.own_updates = OwnUpdates(getattr(optimizer, "original_optimizer", None), parameters)
         #: The steps of other optimizers, whose gradients may read records.
@@ -149,6 +151,7 @@ class ReplayedSteps:
             testing=self.numbers.testing,
             tables=self.tables,
             sizes=self._size_facts(),
+            exchanging=self._exchanging,
         )
 
     def _size_facts(self) -> SizeFacts | None:
@@ -401,10 +404,14 @@ class ReplayedSteps:
         if replay is None or (replay.abstained and self._batch_first):
             replay = measured(trace, [*self._inputs, *self._labels(trace)])
         self._add(replay)
+        if trace.exchanged:
+            self._exchanging += 1
+            trace.give_up(trace.exchanged)
         if not trace.failure:
             self.numbers.note(trace.operations, [*self._loaded, *self._inputs])
             self._follow(trace, sums)
             self._search_tables(trace, sums)
+            self.read.note(trace, self._omitted())
         if not self._ghost and self._unsized >= 0:
             self._unsized += 1
         if not self._ghost and self._batch_first:
@@ -528,9 +535,12 @@ class ReplayedSteps:
         self._carried.begin(trace, batch)
 
     def _search_tables(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
+        self.tables += reads_record_table(trace, sums, self._drawn(), self._omitted())
+
+    def _omitted(self) -> set[int]:
+        """The numbers (``id``) of the tensors of the batch, and of the trained parameters."""
         omitted = {id(tensor) for tensor in (*self._loaded, *self._inputs)}
-        omitted |= {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
-        self.tables += reads_record_table(trace, sums, self._drawn(), omitted)
+        return omitted | {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
 
     def _per_sample(self, trace: StepTrace) -> list[Tensor]:
         """The per-sample gradients of the first physical batch, of small parameters if they need much memory."""

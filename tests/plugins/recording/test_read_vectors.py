@@ -1,0 +1,107 @@
+"""Weights and priors of functions of the loss, which follow from the label counts of the records."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from support.checked_runs import checked
+from support.public_mistakes.parts import OpacusTraining, OwnLoop
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from dpspec_recording.probes.rules import Rules
+from dpspec_recording.rules.class_weights_from_labels import RULE, ClassWeightFacts, follows_from
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+COUNTS = torch.tensor([37.0, 63.0, 200.0], dtype=torch.float64)
+SHARES = COUNTS / COUNTS.sum()
+
+#: Losses of logits, labels and label counts.
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@pytest.mark.parametrize(
+    ("vector", "follows"),
+    [
+        (SHARES, True),
+        (SHARES.log(), True),
+        (3.0 - SHARES.log(), True),
+        (1.0 / COUNTS, True),
+        (COUNTS.sum() / (3.0 * COUNTS), True),
+        (COUNTS**-0.25, True),
+        (0.5 * SHARES.log(), False),
+        (torch.tensor([1.0, 2.0, 5.0]), False),
+        (torch.tensor([0.1307]), False),
+        (torch.ones(3), False),
+        (torch.zeros(3), False),
+        (SHARES.flip(0), False),
+    ],
+)
+def test_weights_and_priors_follow_from_label_counts(vector: Tensor, follows: bool) -> None:
+    assert follows_from(vector.float().double(), COUNTS) is follows
+
+
+@pytest.mark.parametrize(("value", "follows"), [(37 / 13, True), (13 / 37, True), (1.0459686, True), (2.85, False)])
+def test_one_weight_follows_from_the_counts_of_two_classes(value: float, follows: bool) -> None:
+    assert follows_from(torch.tensor([value]).double(), torch.tensor([74.0, 26.0]).double()) is follows
+
+
+def prior(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+    return cross_entropy(logits + (counts / counts.sum()).log(), y)
+
+
+def weighted(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+    return cross_entropy(logits, y, weight=1.0 / counts, reduction="sum")
+
+
+def positive(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(logits[..., 0], y.float(), pos_weight=counts[0] / counts[1])
+
+
+def public(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+    return cross_entropy((logits - torch.tensor([0.1, 0.2])) / torch.tensor([0.5, 0.25]), y, label_smoothing=0.1)
+
+
+def noted(folder: Path, loop: OwnLoop, loss: Loss) -> tuple[ClassWeightFacts | None, ...]:
+    """Record a loop, and return the facts of the rule."""
+    counts = torch.bincount(loop.y).float()
+
+    def rows(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return loss(torch.func.functional_call(loop.model, parameters, (x[None],)), y[None], counts)
+
+    per_record = torch.func.vmap(torch.func.grad(rows), in_dims=(None, 0, 0))
+    with loop.recorder(folder) as run:
+        for _ in range(3):
+            drawn = loop.poisson()
+            values = {name: p.detach() for name, p in loop.model.named_parameters()}
+            gradients = list(per_record(values, loop.x[drawn], loop.y[drawn]).values())
+            loop.step(run, drawn, *loop.clipped(gradients), loop.noise())
+    return facts_of(folder)
+
+
+def facts_of(folder: Path) -> tuple[ClassWeightFacts | None, ...]:
+    rules = checked(folder, epsilon=100.0).run.fact(Rules)
+    assert rules is not None
+    return rules.of(RULE, ClassWeightFacts)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("loss", "numbers"), [(prior, 2), (weighted, 2), (positive, 1), (public, 0)])
+def test_custom_loops_show_the_vectors_that_they_read(loss: Loss, numbers: int, tmp_path: Path) -> None:
+    (facts,) = noted(tmp_path / "run", OwnLoop(), loss)
+    assert facts is not None
+    assert (f"a tensor of {numbers} number" in facts.module) is bool(numbers), facts
+    assert bool(facts.module) is bool(numbers)
+
+
+@pytest.mark.parametrize(("loss", "numbers"), [(prior, 2), (public, 0)])
+def test_trainings_with_opacus_show_the_vectors_that_they_read(loss: Loss, numbers: int, tmp_path: Path) -> None:
+    training = OpacusTraining()
+    counts = torch.bincount(training.data.tensors[1]).float()
+    for x, y in training.recorded(tmp_path / "run", 1):
+        training.step(loss(training.model(x), y, counts))
+    (facts,) = facts_of(tmp_path / "run")
+    assert facts is not None
+    assert bool(facts.module) is bool(numbers)
