@@ -125,10 +125,10 @@ class OpacusTraining(Adapter):
                 ghost=self._clipping == "ghost",
                 drawn=self._drawn_records,
                 public=self._parts.public,
+                is_rank=self._rank is not None,
             )
             self._replays.attach(training.guarded, training.undo, self._parts.loader)
-            if self._rank is None:
-                training.explain = partial(_explain, self._replays)
+            training.explain = partial(_explain, self._replays)
 
     def _attach_ghost(self) -> GhostSums:
         optimizer, training = self._optimizer, self._training
@@ -306,8 +306,7 @@ class OpacusTraining(Adapter):
         if optimizer.loss_reduction == "mean":
             step.divisor = float(optimizer.expected_batch_size) * int(optimizer.accumulated_iterations)
         self._events.emit("after_noise")
-        # of several processes only the sum of a rank is replayed: the others' sums enter the gradients after the noise
-        if self._audits.audited and self._replays is not None and self._rank is None:
+        if self._audits.audited and self._replays is not None:
             self._replays.after_noise([p.grad for p in parameters])
         if len(self._rows.steps) >= self._rows.count:
             self.read()

@@ -92,10 +92,10 @@ class ClassWeightsFromLabels(TrainingRule[ClassWeightFacts]):
         read = getattr(replayer, "read", None)
         if read is None or self._module:
             return
-        label_counts = [self._counts] if self._counts is not None else map(_counts, read.columns)
+        label_counts = [self._counts] if self._counts is not None else map(_counts, read.tables.values())
         for counts in label_counts:
             if counts is not None:
-                sizes = [len(vector) for vector in read.vectors if follows_from(vector, counts)]
+                sizes = [len(vector) for vector in read.vectors.values() if follows_from(vector, counts)]
                 if sizes:
                     self._module = f"the loss (a tensor of {several(sizes[0], 'number')})"
 

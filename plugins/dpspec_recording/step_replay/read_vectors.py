@@ -1,39 +1,42 @@
-"""Short vectors from before a step that the step reads, and the columns with a number for each record.
+"""Constants that a step reads: short vectors from before it, numbers of Python, and tables of the dataset's records.
 
-The mistake: a function of the loss has weights or a prior from the label counts of all records::
+The mistake: a function of the loss, or a line of the loop, has a statistic of all records::
 
-    prior = (torch.bincount(y) / len(y)).log()
-    loss = cross_entropy(logits + prior, labels)
+    mean, prior = x.mean(0), (torch.bincount(y) / len(y)).log()
+    loss = cross_entropy(model(batch - mean) + prior, labels)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from dpspec_recording.step_replay.trace import StepTrace, address_of
 
-#: The largest length of a vector, and the largest number of vectors that are kept.
-_LONGEST, _MOST = 1024, 64
+#: The largest length of a vector, and the largest number of constants of each kind that are kept.
+_LONGEST, _MOST = 4096, 64
 
 
 class ReadVectors:
     """Collects them from traced steps.
 
     Attributes:
-        vectors: Copies (k,) in double precision.
-        columns: Tensors (n,), one number for each of the n records of the dataset.
+        vectors: Copies (k,) in double precision, by address.
+        numbers: Numbers of Python that are not integers.
+        tables: Tensors (n, ...) with a row for each of the n records of the dataset.
     """
 
     def __init__(self) -> None:
-        self.vectors: list[Tensor] = []
-        self.columns: list[Tensor] = []
-        self._noted: set[int] = set()
+        self.vectors: dict[int, Tensor] = {}
+        self.numbers: set[float] = set()
+        self.tables: dict[int, Tensor] = {}
 
     def note(self, trace: StepTrace, omitted: Collection[int], records: int | None = None) -> None:
-        """Note the tensors of a stopped trace.
+        """Note the constants of a stopped trace.
 
         Args:
             trace: Of the step.
@@ -42,14 +45,14 @@ class ReadVectors:
         """
         for tensor in trace.tensors_before():
             address, size = address_of(tensor), tensor.numel()
-            if id(tensor) in omitted or tensor.layout != torch.strided or size != max(tensor.shape, default=1):
+            if id(tensor) in omitted or tensor.layout != torch.strided or not size:
                 continue
-            if address in self._noted or len(self._noted) >= _MOST:
-                continue
-            if size == records and size > 1:
-                self.columns.append(tensor.detach())
-            elif tensor.is_floating_point() and 1 <= size <= _LONGEST:
-                self.vectors.append(trace.value_before(tensor).reshape(-1).double().cpu())
-            else:
-                continue
-            self._noted.add(address)
+            if tensor.dim() and len(tensor) == records and len(self.tables) < _MOST:
+                self.tables.setdefault(address, tensor.detach())
+            elif tensor.is_floating_point() and size <= _LONGEST and size == max(tensor.shape, default=1):
+                if address not in self.vectors and len(self.vectors) < _MOST:
+                    self.vectors[address] = trace.value_before(tensor).reshape(-1).double().cpu()
+        for operation in trace.operations:
+            for leaf in tree_leaves((operation.args, dict(operation.kwargs))):
+                if type(leaf) is float and math.isfinite(leaf) and leaf != round(leaf) and len(self.numbers) < _MOST:
+                    self.numbers.add(leaf)

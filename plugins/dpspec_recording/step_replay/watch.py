@@ -66,6 +66,7 @@ class ReplayedSteps:
         ghost: bool,
         drawn: Callable[[], DrawnRecords | None] = lambda: None,
         public: PublicData | None = None,
+        is_rank: bool = False,
     ) -> None:
         """Make a replayer.
 
@@ -77,8 +78,9 @@ class ReplayedSteps:
             ghost: Whether the optimizer clips by ghost clipping.
             drawn: Returns the records of the current batch.
             public: The declared public data.
+            is_rank: Whether other processes add their sums after the noise, so that no trace goes on from there.
         """
-        self._drawn, self._public = drawn, public
+        self._drawn, self._public, self._is_rank = drawn, public, is_rank
         self._known_batches: list[tuple[Tensor, int]] = []  # public ones, with the number of operations before
         self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
         self.pauses = pauses or Pauses()
@@ -222,7 +224,8 @@ class ReplayedSteps:
         private = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
         if any(optimizer is part for part in private):
             return
-        self.others.note(optimizer)
+        if not self._is_rank:
+            self.others.note(optimizer)
         if self._trace is None:
             return
         if self._is_noised:
@@ -423,7 +426,7 @@ class ReplayedSteps:
 
     def after_noise(self, gradients: Sequence[Tensor]) -> None:
         """Trace the operations on the noisy gradients, in a step that was traced up to its noise."""
-        if self._trace is not None and not is_script_mode_active():
+        if self._trace is not None and not self._is_rank and not is_script_mode_active():
             self._sources, self._sources_end = list(gradients), len(self._trace.operations)
             self._is_noised, self._noised = True, self._sources_end
             self._trace.limits_copies = True
