@@ -154,7 +154,9 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
             phrases.append(f"targets have {_SCALINGS[facts.targets]} over exactly these records")
         if facts.read:
             number = "one constant" if facts.read == 1 else f"{facts.read} constants"
-            phrases.append(f"steps read {number} with the value of a mean, deviation, median, end or quantile of records")
+            phrases.append(
+                f"steps read {number} with the value of a mean, deviation, median, end or quantile of records"
+            )
         text = "; ".join(phrases)
         return f"{text[:1].upper()}{text[1:]}: were the constants of the scaling computed from them?" if text else ""
 

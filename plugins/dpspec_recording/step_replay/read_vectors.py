@@ -25,9 +25,9 @@ class ReadVectors:
     """Collects them from traced steps.
 
     Attributes:
-        vectors: Copies (k,) in double precision, by address.
+        vectors: Copies (k,) in double precision, by the address of their memory.
         numbers: Numbers of Python that are not integers.
-        tables: Tensors (n, ...) with a row for each of the n records of the dataset.
+        tables: Tensors (n, ...) with a row for each of the n records of the dataset, likewise.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,12 @@ class ReadVectors:
             address, size = address_of(tensor), tensor.numel()
             if id(tensor) in omitted or tensor.layout != torch.strided or not size:
                 continue
-            if tensor.dim() and len(tensor) == records and len(self.tables) < _MOST:
+            is_table = tensor.dim() > 0 and len(tensor) == records
+            is_vector = tensor.is_floating_point() and size <= _LONGEST and size == max(tensor.shape, default=1)
+            if is_table and len(self.tables) < _MOST:
                 self.tables.setdefault(address, tensor.detach())
-            elif tensor.is_floating_point() and size <= _LONGEST and size == max(tensor.shape, default=1):
-                if address not in self.vectors and len(self.vectors) < _MOST:
-                    self.vectors[address] = trace.value_before(tensor).reshape(-1).double().cpu()
+            elif is_vector and address not in self.vectors and len(self.vectors) < _MOST:
+                self.vectors[address] = trace.value_before(tensor).reshape(-1).double().cpu()
         for operation in trace.operations:
             for leaf in tree_leaves((operation.args, dict(operation.kwargs))):
                 if type(leaf) is float and math.isfinite(leaf) and leaf != round(leaf) and len(self.numbers) < _MOST:

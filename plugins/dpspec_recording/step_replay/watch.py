@@ -78,7 +78,7 @@ class ReplayedSteps:
             ghost: Whether the optimizer clips by ghost clipping.
             drawn: Returns the records of the current batch.
             public: The declared public data.
-            is_rank: Whether other processes add their sums after the noise, so that no trace goes on from there.
+            is_rank: Whether other processes add their sums after the noise: a trace ends before it.
         """
         self._drawn, self._public, self._is_rank = drawn, public, is_rank
         self._known_batches: list[tuple[Tensor, int]] = []  # public ones, with the number of operations before

@@ -1,7 +1,9 @@
-"""Weights and priors of functions of the loss, which follow from the label counts of the records."""
+"""Constants of steps that follow from the records: weights and priors of classes, and statistics of columns."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +12,11 @@ from support.public_mistakes.parts import OpacusTraining, OwnLoop
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from dpspec.contract.rules import RuleRun
 from dpspec_recording.probes.rules import Rules
+from dpspec_recording.rules import standardized_features
 from dpspec_recording.rules.class_weights_from_labels import RULE, ClassWeightFacts, follows_from
+from dpspec_recording.rules.standardized_features import ScalingFacts, StandardizedFeatures
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -95,6 +100,66 @@ def facts_of(folder: Path) -> tuple[ClassWeightFacts | None, ...]:
     rules = checked(folder, epsilon=100.0).run.fact(Rules)
     assert rules is not None
     return rules.of(RULE, ClassWeightFacts)
+
+
+def constants_read(folder: Path) -> int:
+    """The number of statistics of the records that steps read."""
+    rules = checked(folder, epsilon=100.0).run.fact(Rules)
+    assert rules is not None
+    (facts,) = rules.of(standardized_features.RULE, ScalingFacts)
+    assert facts is not None
+    return facts.read
+
+
+#: Functions of all records that make the features of a batch, with the number of their constants.
+SCALINGS: list[tuple[Callable[[Tensor], Callable[[Tensor], Tensor]], int]] = [
+    (lambda x: partial(standardized, x.mean(0), x.std(0)), 2),
+    (lambda x: partial(standardized, float(x.mean()), float(x.std())), 2),
+    (lambda x: partial(cut, x.quantile(0.05, 0), x.quantile(0.95, 0)), 2),
+    (lambda x: partial(standardized, torch.full((x.shape[1],), 0.1307), 0.3081), 0),
+    (lambda x: partial(cut, -1.6448536, 1.6448536), 0),
+    (lambda x: partial(standardized, x.mean(0) + 0.01 * torch.randn(x.shape[1]), 1.0), 0),  # with noise
+]
+
+
+def standardized(mean: Any, deviation: Any, batch: Tensor) -> Tensor:
+    return (batch - mean) / deviation
+
+
+def cut(low: Any, high: Any, batch: Tensor) -> Tensor:
+    return batch.clamp(low, high)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("make", "constants"), SCALINGS)
+def test_custom_loops_show_the_statistics_that_they_read(make: Any, constants: int, tmp_path: Path) -> None:
+    loop = OwnLoop()
+    scale = make(loop.x)
+    with loop.recorder(tmp_path / "run") as run:
+        for _ in range(3):
+            drawn = loop.poisson()
+            values = {name: p.detach() for name, p in loop.model.named_parameters()}
+            rows = loop._rows(values, scale(loop.x[drawn]), loop.y[drawn])
+            loop.step(run, drawn, *loop.clipped(list(rows.values())), loop.noise())
+    assert constants_read(tmp_path / "run") == constants
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(("make", "constants"), [SCALINGS[0], SCALINGS[3]])
+def test_trainings_with_opacus_show_the_statistics_that_they_read(make: Any, constants: int, tmp_path: Path) -> None:
+    training = OpacusTraining()
+    scale = make(training.data.tensors[0])
+    for x, y in training.recorded(tmp_path / "run", 1):
+        training.step(training.criterion(training.model(scale(x)), y))
+    assert constants_read(tmp_path / "run") == constants
+
+
+def test_a_statistic_that_a_step_reads_is_a_caution() -> None:
+    run = RuleRun(own_loop=True, steps=9, delta=1e-5)
+    text = StandardizedFeatures.caution(ScalingFacts(columns=3, read=2), run)
+    assert text.startswith("Steps read 2 constants with the value of a mean")
+    assert "one constant" in StandardizedFeatures.caution(ScalingFacts(columns=3, read=1), run)
+    assert StandardizedFeatures.caution(ScalingFacts(columns=3), run) == ""
 
 
 @pytest.mark.ci
