@@ -27,6 +27,7 @@ from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec_recording.step_replay.measure import StepReplay, measure
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
+from dpspec_recording.step_replay.other_rows import OtherRows
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.read_vectors import ReadVectors
@@ -117,7 +118,7 @@ class ReplayedSteps:
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self.numbers, self.read = PythonNumbers(), ReadVectors()
+        self.numbers, self.read, self.other_rows = PythonNumbers(), ReadVectors(), OtherRows()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.own_updates = OwnUpdates(getattr(optimizer, "original_optimizer", None), parameters)
         #: The steps of other optimizers, whose gradients may read records.
@@ -415,6 +416,9 @@ class ReplayedSteps:
             self._follow(trace, sums)
             self._search_tables(trace, sums)
             self.read.note(trace, self._omitted())
+            drawn = self._drawn()
+            if drawn is not None and len(self._segments) == 1 and not replay.abstained:
+                self.other_rows.note(trace, sums, self._omitted(), drawn.rows)
         if not self._ghost and self._unsized >= 0:
             self._unsized += 1
         if not self._ghost and self._batch_first:
