@@ -127,7 +127,7 @@ def confirmations(
         if header.federated:
             yield (
                 "the update of a client follows from the global model and its own data alone: from no other client's "
-                "update, control variate, statistic or loss, and the server keeps nothing of a client without noise"
+                "update, control variate, statistic or loss; later rounds use nothing of it without noise"
             )
         if run.has_arrays:
             yield (
