@@ -1,4 +1,4 @@
-"""Rows like those of the batch that a step reads outside of it, and that move its sum.
+"""Rows as wide as records, which a step reads outside of its batch, and which move its sum.
 
 The mistake: a few records are in the loss of all others, as anchors, exemplars or a support set::
 
@@ -57,11 +57,11 @@ class OtherRows:
             rows = _flat(trace.value_before(tensor))
             if rows.shape[1] not in widths or rows.shape[1] < _FEWEST_VALUES or replays >= _REPLAYS:
                 continue
-            others = _are_others(rows, [batch for batch in batches if batch.shape[1] == rows.shape[1]])
-            if bool(others.any()):
+            outside = _are_outside(rows, [batch for batch in batches if batch.shape[1] == rows.shape[1]])
+            if bool(outside.any()):
                 replays += 1
-                if _move(trace, sums, tensor, others):
-                    self.rows[address_of(tensor)] = rows[others].detach().clone()
+                if _move(trace, sums, tensor, outside):
+                    self.rows[address_of(tensor)] = rows[outside].detach().clone()
 
 
 def _flat(rows: Tensor) -> Tensor:
@@ -69,18 +69,18 @@ def _flat(rows: Tensor) -> Tensor:
     return rows.reshape(1, -1) if rows.dim() == 1 else rows.reshape(len(rows), -1)
 
 
-def _are_others(rows: Tensor, batches: Sequence[Tensor]) -> Tensor:
-    """For each of ``rows`` (n, d), whether it is no row of the batches."""
-    known = {bytes(row.numpy().data) for batch in batches for row in batch.detach().cpu().float().contiguous()}
-    return torch.tensor([bytes(row.numpy().data) not in known for row in rows.detach().cpu().float().contiguous()])
+def _are_outside(rows: Tensor, batches: Sequence[Tensor]) -> Tensor:
+    """For each of ``rows`` (n, d), whether it differs from all rows of the batches."""
+    of_batches = {bytes(row.numpy().data) for batch in batches for row in batch.detach().cpu().float().contiguous()}
+    return torch.tensor([bytes(row.numpy().data) not in of_batches for row in rows.detach().cpu().float().contiguous()])
 
 
-def _move(trace: StepTrace, sums: Sequence[Tensor], tensor: Tensor, others: Tensor) -> bool:
+def _move(trace: StepTrace, sums: Sequence[Tensor], tensor: Tensor, outside: Tensor) -> bool:
     """Whether the sum moves if these rows of a tensor get other values."""
     memory = trace.memory_before(tensor)
     whole = memory.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     rows = whole[None] if tensor.dim() == 1 else whole
-    mask = others.to(rows.device)
+    mask = outside.to(rows.device)
     rows[mask] = _SCALE * rows[mask] + _SHIFT
     try:
         moved = trace.replay([], sums, {address_of(tensor): memory})

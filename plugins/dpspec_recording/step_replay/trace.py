@@ -250,8 +250,8 @@ class StepTrace(TorchDispatchMode):
             raise AbstainError("the sum is not a result of the operations that the replay saw")
         is_equal = all(torch.equal(again, total.detach()) for again, total in zip(repeated, sums, strict=True))
         if is_equal and self._received:  # a replay takes them as constants
-            others = [(tensor, tensor.detach() * -1.5 + 0.5) for tensor in self._received if tensor.is_floating_point()]
-            repeated = self.replay(others, sums)
+            received = [tensor for tensor in self._received if tensor.is_floating_point()]
+            repeated = self.replay([(tensor, tensor.detach() * -1.5 + 0.5) for tensor in received], sums)
             is_equal = all(torch.equal(again, total.detach()) for again, total in zip(repeated, sums, strict=True))
         if not is_equal:
             self.exchanged = self._collective

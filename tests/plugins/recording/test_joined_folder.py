@@ -142,13 +142,19 @@ def logged(training: Ranked, x: Any, y: Any) -> None:
     training.private.step()
 
 
+def stepping(step: Callable[[Ranked, Any, Any], None]) -> Script:
+    """Prepare a training with another step."""
+
+    def prepare(training: Ranked, rank: int) -> None:
+        training.step = partial(step, training)  # type: ignore[method-assign]
+
+    return prepare
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("torchs", [False, True])
 def test_a_rank_whose_records_mix_is_found(torchs: bool, tmp_path: Path) -> None:
-    def prepare(training: Ranked, rank: int) -> None:
-        training.step = partial(centered, training, over_ranks=False)  # type: ignore[method-assign]
-
-    found = trained(tmp_path / "run", torchs=torchs, epochs=2, prepare=prepare)
+    found = trained(tmp_path / "run", torchs=torchs, epochs=2, prepare=stepping(partial(centered, over_ranks=False)))
     assert found.conformance.status == "deviates"
     assert OTHERS_MOVED.title in {name for one in found.tests if one.p_value < 1e-9 for name in one.tests}
 
@@ -156,10 +162,7 @@ def test_a_rank_whose_records_mix_is_found(torchs: bool, tmp_path: Path) -> None
 @pytest.mark.ci
 @pytest.mark.parametrize("torchs", [False, True])
 def test_records_that_mix_between_ranks_leave_the_claim_open(torchs: bool, tmp_path: Path) -> None:
-    def prepare(training: Ranked, rank: int) -> None:
-        training.step = partial(centered, training, over_ranks=True)  # type: ignore[method-assign]
-
-    found = trained(tmp_path / "run", torchs=torchs, epochs=2, prepare=prepare)
+    found = trained(tmp_path / "run", torchs=torchs, epochs=2, prepare=stepping(partial(centered, over_ranks=True)))
     assert found.verdict == "open"
     assert "depends on values that other processes sent" in found.doubts
     assert "values that the script computed from the batch before" not in found.doubts
@@ -167,10 +170,7 @@ def test_records_that_mix_between_ranks_leave_the_claim_open(torchs: bool, tmp_p
 
 @pytest.mark.ci
 def test_a_logged_mean_over_the_ranks_is_proved(tmp_path: Path) -> None:
-    def prepare(training: Ranked, rank: int) -> None:
-        training.step = partial(logged, training)  # type: ignore[method-assign]
-
-    found = trained(tmp_path / "run", epochs=2, prepare=prepare)
+    found = trained(tmp_path / "run", epochs=2, prepare=stepping(logged))
     replays = found.run.fact(Replays)
     assert replays is not None
     assert (found.verdict, replays.replayed >= 1.0, replays.exchanging) == ("proved", True, 0)

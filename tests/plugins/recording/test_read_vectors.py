@@ -69,7 +69,7 @@ def public(logits: Tensor, y: Tensor, counts: Tensor) -> Tensor:
     return cross_entropy((logits - torch.tensor([0.1, 0.2])) / torch.tensor([0.5, 0.25]), y, label_smoothing=0.1)
 
 
-#: Losses, and the words on what they read.
+#: Losses, and the names of their vectors.
 SHOWN = [
     (prior, "the loss (a tensor of 2 numbers)"),
     (weighted, "the loss (a tensor of 2 numbers)"),
