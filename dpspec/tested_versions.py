@@ -17,6 +17,7 @@ TESTED: Final[Mapping[str, tuple[str, str]]] = {
 #: Private functions and modules of torch.
 PRIVATE_FUNCTIONS: Final = (
     "torch._C._DisableFuncTorch",
+    "torch._C._current_graph_task_id",
     "torch._C._functorch.get_unwrapped",
     "torch._C._functorch.is_functorch_wrapped_tensor",
     "torch._C._functorch.peek_interpreter_stack",

@@ -173,8 +173,8 @@ class Parts:
     @property
     def replay_obstacle(self) -> str:
         """Why no step of this training can be replayed; empty if steps can be."""
-        if self.distributed:
-            return "several processes train"
+        if self.sharding is not None:
+            return "each process holds rows of the parameters"
         if self.compiled is not None:
             return "the model is compiled"
         if not isinstance(self.model, nn.Module):

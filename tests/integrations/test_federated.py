@@ -20,6 +20,8 @@ def test_a_sound_server_is_proved_for_one_client(tmp_path: Path) -> None:
     assert checked.run.proved
     first = str(checked).splitlines()[0]
     assert first.startswith("One client of 200, with all its records: proved, epsilon <= 4.68")
+    confirmed = " ".join(checked.run.result.audits[0].recording.confirm)
+    assert "from no other client's update, control variate, statistic or loss" in confirmed
     assert not check_rounds(tmp_path / "rounds", epsilon=4).run.proved
 
 

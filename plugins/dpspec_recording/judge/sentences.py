@@ -58,9 +58,9 @@ def confirmations(
     header = run.header
     records = f"{header.records:,} records" if header.records else "records"
     if group_size == 1:
-        yield f"one person has one of the {records}{_no_copies(run)}"
+        yield f"one person has one of the {records}{_no_copies(run)}{_ids(run, group_size)}"
     else:
-        yield f"one person has at most {group_size} of the {records}"
+        yield f"one person has at most {group_size} of the {records}{_ids(run, group_size)}"
     script = run.folder.script
     if script is None:
         when = "before or during the block" if released else "before, during or after the block"
@@ -122,8 +122,18 @@ def confirmations(
         yield (
             "the loop reports every drawn batch, skips none by its records or size, cuts and fills none, and "
             "draws them at random (by no hash or list); its norms (after all weights), sums and noise are true, "
-            f"no loss or norm decides that noise is drawn again{its_tails}"
+            f"no loss or norm decides that noise is drawn again, no key or random number has two uses{its_tails}"
         )
+        if header.federated:
+            yield (
+                "the update of a client follows from the global model and its own data alone: from no other client's "
+                "update, control variate, statistic or loss; later rounds use nothing of it without noise"
+            )
+        if run.has_arrays:
+            yield (
+                "the reported arrays are the whole model: no statistic of batches (batch_stats), average or other "
+                "state that records move is used or released"
+            )
         if adjacency == "add-remove":
             yield "no weight, factor or clipping of a record follows the number of records in its batch"
         if _not_replayed(run):
@@ -244,6 +254,16 @@ def _no_copies(run: RecordedRun) -> str:
         text = f"{nearly_equal} of {inspected} inspected ones nearly equal another: copies with noise?"
         return f" (no two are equal, but {text})"
     return " (no two are equal)"
+
+
+def _ids(run: RecordedRun, group_size: int) -> str:
+    """A question about a column of the dataset that may hold the ids of persons with several records; empty without."""
+    noted = (facts for facts in _noted(run, duplicate_records.RULE, CopyFacts) if facts is not None)
+    for facts in noted:
+        if facts.rows_of_an_id > group_size:
+            values = f"a column has {facts.ids} values in {facts.rows_of_an_id} rows each"
+            return f"; {values}: are these ids of persons, or of other groups (--group-size {facts.rows_of_an_id})?"
+    return ""
 
 
 def _constants(run: RecordedRun, public: Collection[str]) -> Iterator[str]:

@@ -133,6 +133,12 @@ def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumptio
             "queue, a running mean, a hidden state): a record then also changes the gradients of later batches; "
             "compute nothing from a batch for later steps"
         )
+    if facts is not None and facts.exchanging:
+        doubts.append(
+            f"the clipped sum of {several(facts.exchanging, 'traced step')} of a rank depends on values that other "
+            "processes sent before it, such as embeddings, means or losses of their records: a record then also "
+            "changes the gradients of others; exchange nothing before the noise but numbers that read no record"
+        )
     if facts is not None and facts.reading:
         doubts.append(
             f"{several(facts.reading, 'traced step')} used a number that follows from one that the script read of the "

@@ -3,27 +3,34 @@
 The mistake: one record changes a count, and with it the gradients of all::
 
     criterion = nn.CrossEntropyLoss(weight=1.0 / torch.bincount(y))
+
+Weights and priors that a function reads are among the short vectors of replayed steps.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.text import several
 from dpspec_recording.model_hook import suppressed
 from dpspec_recording.watching.memory_rows import tensors_of
 
 RULE = Rule(
     name="class-weights-from-labels",
-    summary="weights of a loss module, or a bias of the model, follow from the label counts of the dataset",
+    summary="weights or priors of a loss, or a bias of the model, follow from the label counts of the dataset",
     why="Label counts are exact statistics of the records: one record changes the weights of all gradients.",
     fix="Use public class weights, or counts with noise whose epsilon you add; accept if the counts are public.",
     code="dpspec_recording.rules.class_weights_from_labels:ClassWeightsFromLabels",
 )
 
+#: The relative rounding of a vector in single precision.
+_ROUNDING = 5e-6
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassWeightFacts:
-    """The loss module, or the parameter, whose weights follow from the label counts; "" without."""
+    """The loss module, the parameter or the vector whose weights follow from the label counts; "" without."""
 
     module: str
 
@@ -34,6 +41,8 @@ class ClassWeightsFromLabels(TrainingRule[ClassWeightFacts]):
     def __init__(self) -> None:
         self._hook: Any = None
         self._module = ""
+        self._counts: Any = None
+        self._replayer: Any = None
 
     def start(self, setup: RuleSetup) -> None:
         import torch
@@ -41,8 +50,9 @@ class ClassWeightsFromLabels(TrainingRule[ClassWeightFacts]):
 
         from dpspec_recording.shards import local
 
+        self._replayer = setup.replayer
         tensors = tensors_of(setup.loader)
-        counts = None if tensors is None or len(tensors) < 2 else _counts(tensors[-1])
+        self._counts = counts = None if tensors is None or len(tensors) < 2 else _counts(tensors[-1])
         if counts is None:
             return
         for name, parameter in _named_parameters(setup.model):
@@ -69,12 +79,25 @@ class ClassWeightsFromLabels(TrainingRule[ClassWeightFacts]):
 
     def after_step(self, step: RuleStep) -> None:
         if step.number == 2:
-            self.stop()
+            self._remove_hook()
 
-    def stop(self) -> None:
+    def _remove_hook(self) -> None:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
+
+    def stop(self) -> None:
+        self._remove_hook()
+        replayer, self._replayer = self._replayer, None
+        read = getattr(replayer, "read", None)
+        if read is None or self._module:
+            return
+        label_counts = [self._counts] if self._counts is not None else map(_counts, read.tables.values())
+        for counts in label_counts:
+            if counts is not None:
+                sizes = [len(vector) for vector in read.vectors.values() if follows_from(vector, counts)]
+                if sizes:
+                    self._module = f"the loss (a tensor of {several(sizes[0], 'number')})"
 
     def facts(self) -> ClassWeightFacts:
         return ClassWeightFacts(module=self._module[:60])
@@ -108,6 +131,33 @@ def _weights(counts: Any) -> list[Any]:
     effective = [1.0 / (1.0 - beta**counts) for beta in (0.9, 0.99, 0.999, 0.9999)]  # Cui et al. 2019
     weights = [1.0 / counts, counts**-0.5, counts.sum() - counts, *effective]
     return [candidate for candidate in weights if not _is_constant(candidate.log())]  # of many records
+
+
+def follows_from(vector: Any, counts: Any) -> bool:
+    """Whether a vector (k,) has the usual class weights or priors of label counts (classes,).
+
+    Priors are logarithms of shares, without a factor. A single number is the ``pos_weight`` of two classes, or its
+    logarithm, unless it has three digits at most, as public constants do.
+    """
+    if _is_constant(counts.log()):
+        return False
+    if vector.numel() == 1 and len(counts) == 2:
+        value, ratio = float(vector), float(counts[0] / counts[1])
+        candidates = (ratio, 1.0 / ratio, math.log(ratio), -math.log(ratio))
+        is_round = math.isclose(value, float(f"{value:.3g}"), rel_tol=_ROUNDING)
+        return not is_round and any(math.isclose(value, candidate, rel_tol=_ROUNDING) for candidate in candidates)
+    if vector.shape != counts.shape:
+        return False
+    if any(_is_constant(vector - sign * counts.log(), rounding=_ROUNDING) for sign in (1.0, -1.0)):
+        return True
+    if not bool((vector > 0.0).all()):
+        return False
+    weights = [*_weights(counts), counts, counts**-0.25]  # shares, and margins (Cao et al. 2019)
+    return any(
+        _is_constant(vector.log() - candidate.log(), rounding=_ROUNDING)
+        for candidate in weights
+        if not _is_constant(candidate.log())
+    )
 
 
 def _is_constant(values: Any, rounding: float = 1e-4) -> bool:

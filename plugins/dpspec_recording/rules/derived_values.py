@@ -21,6 +21,9 @@ _FEWEST_VALUES, _FEWEST_NUMBERS = 8, 4
 #: The fewest quantiles of a table of quantiles.
 _FEWEST_QUANTILES = 3
 
+#: The shares of single quantiles that scripts use.
+_USUAL_SHARES = (0.01, 0.02, 0.05, 0.1, 0.25, 0.75, 0.9, 0.95, 0.98, 0.99)
+
 #: The part of a deviation, and the units in the last place of single precision, by which a statistic may differ.
 _PART, _UNITS = 1e-6, 4.0
 
@@ -174,7 +177,13 @@ class _Columns:
         # columns that are cut at public bounds have several values there
         ends = [end for end in (low, high) if bool(((columns == end).sum(0) == 1).all())]
         medians = [np.quantile(columns, 0.5, axis=0, method=method) for method in ("lower", "linear", "higher")]
-        return [columns.mean(0), self._deviation, columns.std(0, ddof=1), *medians, *ends]
+        # of repeated values, such as levels of pixels, a public level may be one
+        quantiles = [
+            quantile
+            for quantile in np.quantile(columns, _USUAL_SHARES, axis=0)
+            if bool(((columns == quantile).sum(0) <= 1).all())
+        ]
+        return [columns.mean(0), self._deviation, columns.std(0, ddof=1), *medians, *ends, *quantiles]
 
     def match(self, values: Any) -> bool:
         """Whether ``values`` are means, deviations, medians, ends or quantiles of the columns."""

@@ -4,7 +4,8 @@ The mistake: copies of a rare class, each clipped by itself, so that one person 
 
     data = ConcatDataset([data, rare, rare, rare])
 
-Records that nearly equal another one, as copies with noise do, raise a question of ``dpspec check``, not a caution.
+Records that nearly equal another one, as copies with noise do, raise a question of ``dpspec check``, not a caution. So
+does a column whose values occur in equally many rows, as the ids of persons with several records do.
 """
 
 import random
@@ -25,6 +26,9 @@ RULE = Rule(
     code="dpspec_recording.rules.duplicate_records:DuplicateRecords",
 )
 
+#: The fewest values of a column of ids, and the largest number of columns that are searched for them.
+_FEWEST_IDS, _MOST_COLUMNS = 20, 16
+
 #: Step n is inspected with probability min(1, _STEPS / n), and rows with at least _VALUES values.
 _STEPS, _VALUES = 20.0, 4
 
@@ -37,6 +41,8 @@ class CopyFacts:
         rows: The number of records of a dataset in memory; 0 for others.
         repeated: The number of different records among them that occur more than once.
         most: The largest number of occurrences of a record.
+        ids, rows_of_an_id: The number of values of a column of integers whose values occur in equally many rows, and
+            this number; 0 without such a column.
         inspected, near_copies: Records that were compared with all others, and those with a near copy.
         batches, with_copies: Inspected batches of other datasets, and those with equal records.
         most_in_batch: The largest number of equal records in one batch.
@@ -45,6 +51,8 @@ class CopyFacts:
     rows: Count = 0
     repeated: Count = 0
     most: Count = 0
+    ids: Count = 0
+    rows_of_an_id: Count = 0
     inspected: Count = 0
     near_copies: Count = 0
     batches: Count = 0
@@ -72,10 +80,13 @@ class DuplicateRecords(InputRule[CopyFacts]):
             return
         counts = _row_counts(tensors)
         inspected, near_copies = near_copies_within(tensors[0])
+        ids, rows_of_an_id = ids_in(tensors)
         self._of_dataset = CopyFacts(
             rows=int(counts.sum()),
             repeated=int((counts > 1).sum()),
             most=int(counts.max()),
+            ids=ids,
+            rows_of_an_id=rows_of_an_id,
             inspected=inspected,
             near_copies=near_copies,
         )
@@ -130,3 +141,26 @@ def _row_counts(tensors: tuple[Any, ...]) -> Any:
     rows = np.concatenate([np.ascontiguousarray(c.numpy()).view(np.uint8) for c in columns if c.numel()], axis=1)
     _, counts = np.unique(rows.view(np.dtype((np.void, rows.shape[1]))).reshape(-1), return_counts=True)
     return counts
+
+
+def ids_in(tensors: tuple[Any, ...]) -> tuple[int, int]:
+    """The numbers of values, and of rows of each value, of a column of ids; zeros without one.
+
+    Each of at least 20 different integers occurs in equally many rows, two or more, and not more than there are values.
+    Ages, counts and tokens occur in different numbers of rows, and balanced labels mostly have fewer classes than rows
+    of a class.
+    """
+    import torch
+
+    numbers = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.float32, torch.float64)
+    for tensor in tensors:
+        if tensor.dim() not in (1, 2) or tensor.dtype not in numbers:
+            continue
+        for column in tensor.reshape(len(tensor), -1).T[:_MOST_COLUMNS].cpu():
+            if column.is_floating_point() and not bool((column == column.round()).all()):
+                continue
+            counts = column.unique(return_counts=True)[1]
+            rows = int(counts[0])
+            if max(_FEWEST_IDS, rows) <= len(counts) and rows > 1 and bool((counts == rows).all()):
+                return len(counts), rows
+    return 0, 0

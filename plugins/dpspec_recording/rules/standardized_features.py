@@ -13,13 +13,14 @@ from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
+from dpspec_recording.rules.derived_values import Statistics
 from dpspec_recording.rules.model_inputs import InputRule
 from dpspec_recording.watching.memory_rows import attributes_with_rows, tensors_of
 
 RULE = Rule(
     name="standardized-features",
     summary="columns, channels or targets have mean 0 and deviation 1, another such range, ranks of these records, "
-    "cuts at their quantiles, or gaps filled with their means",
+    "cuts at their quantiles, or gaps filled with their means; or a step reads such a statistic",
     why="Statistics or ranks of the records scale, cut or fill each record: a record changes the features of all.",
     fix="Scale, cut and fill by public constants. dpspec.replay tests whether constants depend on a record.",
     code="dpspec_recording.rules.standardized_features:StandardizedFeatures",
@@ -57,12 +58,14 @@ class ScalingFacts:
         scaled: By the name of a scaling, the number of columns that have its constants.
         channels: The number of standardized channels of images.
         targets: The scaling of the targets; "" without.
+        read: The number of constants that replayed steps read, and that are statistics of these records.
     """
 
     columns: Count = 0
     scaled: Mapping[str, Count] = field(default_factory=dict)
     channels: Count = 0
     targets: str = ""
+    read: Count = 0
 
 
 class StandardizedFeatures(InputRule[ScalingFacts]):
@@ -73,8 +76,10 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
         self._facts = ScalingFacts()
         self._attributes: list[Any] = []
         self._input: Any = None
+        self._setup: RuleSetup | None = None
 
     def start(self, setup: RuleSetup) -> None:
+        self._setup = setup
         if (tensors := tensors_of(setup.loader)) is not None:
             self._inspect(tensors)
         elif attributes := attributes_with_rows(setup.loader):
@@ -94,7 +99,22 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
             if drawn.numel() == rows.numel() and bool((drawn.reshape(rows.shape) == rows).all()):
                 self._inspect((attribute,))
         self._attributes = []
-        self.stop()
+        super().stop()
+
+    def stop(self) -> None:
+        """Compare the constants that replayed steps read with statistics of the records."""
+        super().stop()
+        setup, self._setup = self._setup, None
+        read = None if setup is None else getattr(setup.replayer, "read", None)
+        if setup is None or read is None or not (read.vectors or read.numbers):
+            return
+        tables = tensors_of(setup.loader) or attributes_with_rows(setup.loader) or list(read.tables.values())
+        statistics = [Statistics(table) for table in tables]
+        # the rule records-in-model names the buffers of the model
+        buffers = {buffer.untyped_storage().data_ptr() for buffer in setup.model.buffers()}
+        vectors = [vector for address, vector in read.vectors.items() if address not in buffers]
+        constants = sum(any(table.have(value) for table in statistics) for value in (*vectors, *read.numbers))
+        self._facts = replace(self._facts, read=constants)
 
     def _inspect(self, tensors: tuple[Any, ...]) -> None:
         if len(tensors[0]) < _FEWEST:
@@ -132,6 +152,11 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
             phrases.append("channels of the images have mean 0 and deviation 1 over exactly these records")
         if facts.targets in _SCALINGS:
             phrases.append(f"targets have {_SCALINGS[facts.targets]} over exactly these records")
+        if facts.read:
+            number = "one constant" if facts.read == 1 else f"{facts.read} constants"
+            phrases.append(
+                f"steps read {number} with the value of a mean, deviation, median, end or quantile of records"
+            )
         text = "; ".join(phrases)
         return f"{text[:1].upper()}{text[1:]}: were the constants of the scaling computed from them?" if text else ""
 

@@ -28,8 +28,10 @@ from dpspec_recording.step_replay.facts import ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
+from dpspec_recording.step_replay.other_rows import OtherRows
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
+from dpspec_recording.step_replay.read_vectors import ReadVectors
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 from dpspec_recording.step_replay.watch import ALWAYS, SHARE, chosen
 
@@ -88,7 +90,7 @@ class ReplayedLoop:
         self._values_of_batch = CarriedValues(self._parameters, self._pauses)
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self.numbers = PythonNumbers()
+        self.numbers, self.read, self.other_rows = PythonNumbers(), ReadVectors(), OtherRows()
         self.own_updates = OwnUpdates(optimizer, self._parameters)
         #: The steps of other optimizers, whose gradients may read records.
         self.others = OtherOptimizers(self._parameters, model_tensors)
@@ -345,6 +347,8 @@ class ReplayedLoop:
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
         self.numbers.note(trace.operations, batch)
+        omitted = {*self._trained, *map(id, batch)}
+        self.read.note(trace, omitted, dataset_records)
         find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
         self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
         self._carrying += self._values_of_batch.move(trace, sums, {*map(id, batch)})
@@ -397,6 +401,10 @@ class ReplayedLoop:
                     self._longest = max(self._longest, length / records / clip_norm if math.isfinite(length) else 0.0)
         self._moved = max(self._moved, moved / clip_norm)
         self._replayed += 1
+        if len(drawn) == 1 and len(drawn[0]) == records:
+            indices = drawn[0].detach().reshape(-1).long()
+            of_dataset = [table[indices.to(table.device)] for table in self.read.tables.values()]
+            self.other_rows.note(trace, sums, {*omitted, *map(id, drawn)}, of_dataset)
 
     def _scaled_parameters(self, trace: StepTrace, scale: float) -> dict[int, Tensor]:
         """By address, the memory of the parameters with all numbers times ``scale``."""

@@ -1,6 +1,7 @@
 """What replays of steps find, without torch: replayers make these facts, and judges read them."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from dpspec.json_records import Count, Real
 from dpspec_recording.folder.merging import OWN_IF_ANY, Number, join_by, word
@@ -29,7 +30,8 @@ class ReplayFacts:
     batch. failure: why the last chosen step that was not replayed was not. carrying: the number of steps whose
     sum depends on values of the batch before; tables: on a table of all records. varying: the number of traced steps
     with another number of Python in their operations than an earlier one; reading: with one that follows from a read
-    number; testing: with a condition on the batch in Python.
+    number; testing: with a condition on the batch in Python. exchanging: the number of steps whose sum depends on
+    values that other processes sent.
     """
 
     tried: Number = field(metadata=_SUM)
@@ -46,11 +48,13 @@ class ReplayFacts:
     reading: Count = field(metadata=_SUM)
     testing: Count = field(metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
+    exchanging: Count = field(default=0, metadata=_SUM)
 
     @classmethod
     def of_none(cls, failure: str) -> "ReplayFacts":
         """The facts of a training none of whose steps can be replayed, for a reason."""
-        counts = dict.fromkeys(("tried", "replayed", "replacements", "moved", "outputs", "gradients", "longest"), 0.0)
+        names = ("tried", "replayed", "replacements", "moved", "outputs", "gradients", "longest")
+        counts: dict[str, Any] = dict.fromkeys(names, 0.0)
         return cls(**counts, failure=failure, carrying=0, tables=0, varying=0, reading=0, testing=0, sizes=None)
 
 

@@ -44,6 +44,10 @@ _UNIQUE = (_ATEN.unique_dim.default, _ATEN._unique2.default)
 #: Methods that copy values of a tensor to Python or NumPy without an operation of torch.
 _UNSEEN_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
 
+#: The namespaces of operations that exchange values with other processes; the first one returns new tensors.
+_FUNCTIONAL = "_c10d_functional"
+_COLLECTIVES = ("c10d", _FUNCTIONAL)
+
 #: The smallest integer that is followed: smaller ones are usual constants.
 _FEWEST_INTEGER = 3
 
@@ -114,6 +118,7 @@ class StepTrace(TorchDispatchMode):
         limits_copies: Whether copies of overwritten memory count in :data:`MOST_BYTES`: an update overwrites all
             parameters and the optimizer's state.
         reads: The first such read, of a value that may depend on a record; else empty.
+        exchanged: The operation that exchanged values with other processes, if a replay without it gives another sum.
         copied: The tensors whose values the script copied without an operation, with the number of operations before.
     """
 
@@ -130,7 +135,7 @@ class StepTrace(TorchDispatchMode):
         #: By address, the content of memory from before the step into which the step writes.
         self.before: dict[int, Tensor] = {}
         self.active = self.ignores_reads = self.limits_copies = False
-        self.reads = ""
+        self.reads = self.exchanged = self._collective = ""
         self.copied: list[tuple[int, Tensor]] = []
         self._reads = _UnseenReads(self._note_copy)
 
@@ -156,6 +161,13 @@ class StepTrace(TorchDispatchMode):
     ) -> Any:
         named = kwargs or {}
         if self.failure or self._pauses.depth:
+            return func(*args, **named)
+        if func.namespace in _COLLECTIVES:  # a replay must not wait for other processes
+            # torch's DistributedDataParallel averages gradients within the backward pass, which Opacus ignores
+            is_of_backward = torch._C._current_graph_task_id() >= 0
+            self._collective = self._collective or ("" if is_of_backward else str(func))
+            if func.namespace == _FUNCTIONAL:  # a replay would take its results as constants
+                self.give_up(f"{func} exchanged values with other processes")
             return func(*args, **named)
         try:
             states = _generator_states(func, args, named)
@@ -236,8 +248,12 @@ class StepTrace(TorchDispatchMode):
         """Raise ``AbstainError`` unless the replay with the records of the step, ``repeated``, gave its sums again."""
         if not all(self.produces(tensor) for tensor in sums):
             raise AbstainError("the sum is not a result of the operations that the replay saw")
-        if not all(torch.equal(again, total.detach()) for again, total in zip(repeated, sums, strict=True)):
-            raise AbstainError("without another record, the replay gives another sum: it did not see the whole step")
+        is_equal = all(torch.equal(again, total.detach()) for again, total in zip(repeated, sums, strict=True))
+        if not is_equal:
+            self.exchanged = self._collective
+            cause = f"{self.exchanged} exchanged values with other processes" if self.exchanged else ""
+            reason = cause or "it did not see the whole step"
+            raise AbstainError(f"without another record, the replay gives another sum: {reason}")
 
     def produces(self, tensor: Tensor) -> bool:
         """Return whether a noted operation returns ``tensor``, or writes into its memory."""

@@ -27,8 +27,10 @@ from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec_recording.step_replay.measure import StepReplay, measure
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
+from dpspec_recording.step_replay.other_rows import OtherRows
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
+from dpspec_recording.step_replay.read_vectors import ReadVectors
 from dpspec_recording.step_replay.record_tables import reads_record_table
 from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
 
@@ -65,6 +67,7 @@ class ReplayedSteps:
         ghost: bool,
         drawn: Callable[[], DrawnRecords | None] = lambda: None,
         public: PublicData | None = None,
+        is_rank: bool = False,
     ) -> None:
         """Make a replayer.
 
@@ -76,8 +79,9 @@ class ReplayedSteps:
             ghost: Whether the optimizer clips by ghost clipping.
             drawn: Returns the records of the current batch.
             public: The declared public data.
+            is_rank: Whether other processes add their sums after the noise: a trace ends before it.
         """
-        self._drawn, self._public = drawn, public
+        self._drawn, self._public, self._is_rank = drawn, public, is_rank
         self._known_batches: list[tuple[Tensor, int]] = []  # public ones, with the number of operations before
         self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
         self.pauses = pauses or Pauses()
@@ -108,12 +112,13 @@ class ReplayedSteps:
         self._sizes = 0
         self._unsized = 0  # replays since the last that could not be compared; -1 if one was
         self._powers, self._removed = [0.0, 0.0], 0.0
+        self._exchanging = 0  # steps whose sum depends on values of other processes
         self._chosen: bool | None = None
         self._given_up = self._compiles = False
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self.numbers = PythonNumbers()
+        self.numbers, self.read, self.other_rows = PythonNumbers(), ReadVectors(), OtherRows()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.own_updates = OwnUpdates(getattr(optimizer, "original_optimizer", None), parameters)
         #: The steps of other optimizers, whose gradients may read records.
@@ -149,6 +154,7 @@ class ReplayedSteps:
             testing=self.numbers.testing,
             tables=self.tables,
             sizes=self._size_facts(),
+            exchanging=self._exchanging,
         )
 
     def _size_facts(self) -> SizeFacts | None:
@@ -219,7 +225,8 @@ class ReplayedSteps:
         private = self._optimizer, getattr(self._optimizer, "original_optimizer", None)
         if any(optimizer is part for part in private):
             return
-        self.others.note(optimizer)
+        if not self._is_rank:
+            self.others.note(optimizer)
         if self._trace is None:
             return
         if self._is_noised:
@@ -401,10 +408,17 @@ class ReplayedSteps:
         if replay is None or (replay.abstained and self._batch_first):
             replay = measured(trace, [*self._inputs, *self._labels(trace)])
         self._add(replay)
+        if trace.exchanged:
+            self._exchanging += 1
+            trace.give_up(trace.exchanged)
         if not trace.failure:
             self.numbers.note(trace.operations, [*self._loaded, *self._inputs])
             self._follow(trace, sums)
             self._search_tables(trace, sums)
+            self.read.note(trace, self._omitted())
+            drawn = self._drawn()
+            if drawn is not None and len(self._segments) == 1 and not replay.abstained:
+                self.other_rows.note(trace, sums, self._omitted(), drawn.rows)
         if not self._ghost and self._unsized >= 0:
             self._unsized += 1
         if not self._ghost and self._batch_first:
@@ -416,7 +430,7 @@ class ReplayedSteps:
 
     def after_noise(self, gradients: Sequence[Tensor]) -> None:
         """Trace the operations on the noisy gradients, in a step that was traced up to its noise."""
-        if self._trace is not None and not is_script_mode_active():
+        if self._trace is not None and not self._is_rank and not is_script_mode_active():
             self._sources, self._sources_end = list(gradients), len(self._trace.operations)
             self._is_noised, self._noised = True, self._sources_end
             self._trace.limits_copies = True
@@ -528,9 +542,12 @@ class ReplayedSteps:
         self._carried.begin(trace, batch)
 
     def _search_tables(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
+        self.tables += reads_record_table(trace, sums, self._drawn(), self._omitted())
+
+    def _omitted(self) -> set[int]:
+        """The numbers (``id``) of the tensors of the batch, and of the trained parameters."""
         omitted = {id(tensor) for tensor in (*self._loaded, *self._inputs)}
-        omitted |= {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
-        self.tables += reads_record_table(trace, sums, self._drawn(), omitted)
+        return omitted | {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
 
     def _per_sample(self, trace: StepTrace) -> list[Tensor]:
         """The per-sample gradients of the first physical batch, of small parameters if they need much memory."""

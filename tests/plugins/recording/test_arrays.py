@@ -111,7 +111,8 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     confirmed = " ".join(found.audit.recording.confirm)
     for words in (
         "none by its records or size, cuts and fills none",
-        "no loss or norm decides that noise is drawn again",
+        "no loss or norm decides that noise is drawn again, no key or random number has two uses",
+        "the reported arrays are the whole model",
     ):
         assert words in confirmed
     of_sizes = "no weight, factor or clipping of a record follows the number of records in its batch"

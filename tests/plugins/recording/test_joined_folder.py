@@ -4,6 +4,7 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from dpspec_recording.probes.contributions import ContributionFacts, Contributio
 from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.passes import Passes, PassFacts
 from dpspec_recording.probes.probe import Probe
+from dpspec_recording.probes.replays import OTHERS_MOVED, Replays
 from dpspec_recording.probes.sums import SumFacts, Sums
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -108,11 +110,70 @@ def test_a_sound_training_is_proved(name: str, trainings: Path, request: pytest.
     found = check_run(place / name, QUESTION)
     assert (found.verdict, found.fine, found.rejected) == ("proved", True, set())
     assert {"joined-ranks", "secret-randomness"} <= set(found.audit.recording.assumes)
+    replays = found.run.fact(Replays)
+    assert replays is not None
+    assert (replays.replayed >= 1.0, replays.exchanging) == (True, 0)
 
 
 @pytest.mark.ci
 def test_four_ranks_are_proved(tmp_path: Path) -> None:
     assert trained(tmp_path / "run", world=4, batch=150, epochs=8).verdict == "proved"
+
+
+def centered(training: Ranked, x: Any, y: Any, *, over_ranks: bool) -> None:
+    """Make a step whose loss subtracts the mean of the batch from its outputs."""
+    training.private.zero_grad()
+    outputs = training.model(x)
+    total, count = outputs.detach().sum(0), torch.tensor([float(len(x))])
+    if over_ranks:
+        distributed.all_reduce(total)
+        distributed.all_reduce(count)
+    training.criterion(outputs - total / count, y).backward()
+    training.private.step()
+
+
+def logged(training: Ranked, x: Any, y: Any) -> None:
+    """Make a step that logs the mean of the loss over the ranks."""
+    training.private.zero_grad()
+    loss = training.criterion(training.model(x), y)
+    loss.backward()
+    mean = loss.detach().clone()
+    distributed.all_reduce(mean)
+    training.private.step()
+
+
+def stepping(step: Callable[[Ranked, Any, Any], None]) -> Script:
+    """Prepare a training with another step."""
+
+    def prepare(training: Ranked, rank: int) -> None:
+        training.step = partial(step, training)  # type: ignore[method-assign]
+
+    return prepare
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("torchs", [False, True])
+def test_a_rank_whose_records_mix_is_found(torchs: bool, tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", torchs=torchs, epochs=2, prepare=stepping(partial(centered, over_ranks=False)))
+    assert found.conformance.status == "deviates"
+    assert OTHERS_MOVED.title in {name for one in found.tests if one.p_value < 1e-9 for name in one.tests}
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("torchs", [False, True])
+def test_records_that_mix_between_ranks_leave_the_claim_open(torchs: bool, tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", torchs=torchs, epochs=2, prepare=stepping(partial(centered, over_ranks=True)))
+    assert found.verdict == "open"
+    assert "depends on values that other processes sent" in found.doubts
+    assert "values that the script computed from the batch before" not in found.doubts
+
+
+@pytest.mark.ci
+def test_a_logged_mean_over_the_ranks_is_proved(tmp_path: Path) -> None:
+    found = trained(tmp_path / "run", epochs=2, prepare=stepping(logged))
+    replays = found.run.fact(Replays)
+    assert replays is not None
+    assert (found.verdict, replays.replayed >= 1.0, replays.exchanging) == ("proved", True, 0)
 
 
 @pytest.mark.ci

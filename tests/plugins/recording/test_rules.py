@@ -25,7 +25,7 @@ from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules, code_of
 from dpspec_recording.rules import guessable_seed, model_inputs
 from dpspec_recording.rules.builtin import RULES
 from dpspec_recording.rules.class_weights_from_labels import ClassWeightsFromLabels
-from dpspec_recording.rules.duplicate_records import DuplicateRecords
+from dpspec_recording.rules.duplicate_records import DuplicateRecords, ids_in
 from dpspec_recording.rules.equal_norms import EqualNorms
 from dpspec_recording.rules.metric_scheduler import MetricScheduler
 from dpspec_recording.rules.one_norm_at_the_bound import OneNormAtTheBound
@@ -271,6 +271,35 @@ def test_copies_with_noise_are_counted(noise, near):
     facts = rule.facts()
     assert (facts.most, facts.inspected, facts.near_copies) == (1, 16, near)
     assert caution(rule) == ""
+
+
+@pytest.mark.parametrize(
+    ("column", "found"),
+    [
+        (torch.arange(40).repeat_interleave(5), (40, 5)),
+        (torch.arange(100).repeat(2) * 7919, (100, 2)),
+        (torch.arange(200) % 10, (0, 0)),  # balanced labels
+        (torch.arange(200) // 2 % 2, (0, 0)),
+        (torch.arange(200), (0, 0)),  # the number of the row
+        (torch.poisson(torch.full((200,), 40.0), generator=torch.Generator().manual_seed(1)).long(), (0, 0)),
+        (torch.ones(200).long(), (0, 0)),
+    ],
+)
+def test_columns_of_ids_have_equally_many_rows_of_each_value(column, found):
+    x, y = rows()
+    assert ids_in((x, y, column)) == found
+    assert ids_in((torch.cat([column[:, None].float(), x], 1), y)) == found
+    facts = started(DuplicateRecords(), loader=DataLoader(TensorDataset(x, y, column))).facts()
+    assert (facts.ids, facts.rows_of_an_id, facts.most) == (*found, 1)
+
+
+def test_one_hot_codes_tokens_and_images_are_no_ids():
+    x, y = rows()
+    generator = torch.Generator().manual_seed(2)
+    codes = torch.nn.functional.one_hot(torch.arange(200) % 25)
+    tokens = torch.randint(0, 50, (200, 12), generator=generator)
+    images = torch.randint(0, 256, (200, 1, 4, 4), generator=generator, dtype=torch.uint8)
+    assert ids_in((x, codes, tokens, images, y.bool())) == (0, 0)
 
 
 def test_equal_rows_are_duplicates_unless_the_claim_is_for_groups():
