@@ -89,9 +89,9 @@ class ClassWeightsFromLabels(TrainingRule[ClassWeightFacts]):
     def stop(self) -> None:
         self._remove_hook()
         replayer, self._replayer = self._replayer, None
-        read = getattr(replayer, "read", None)
-        if read is None or self._module:
+        if replayer is None or self._module:
             return
+        read = replayer.read
         label_counts = [self._counts] if self._counts is not None else map(_counts, read.tables.values())
         for counts in label_counts:
             if counts is not None:

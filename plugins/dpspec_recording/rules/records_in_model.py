@@ -100,10 +100,9 @@ class RecordsInModel(InputRule[HeldRecords]):
 
     def _compare_read_rows(self, tables: Sequence[Any]) -> None:
         """Count the rows of the dataset that replayed steps read outside of their batch."""
-        other_rows = getattr(self._replayer, "other_rows", None)
-        if other_rows is not None and other_rows.rows:
+        if self._replayer is not None:
             tables = tables or list(self._replayer.read.tables.values())
-            counts = (rows_in(rows, table) for rows in other_rows.rows.values() for table in tables)
+            counts = (rows_in(rows, table) for rows in self._replayer.other_rows.rows.values() for table in tables)
             self._read = max(counts, default=0)
 
     def _search(self, tables: Sequence[Any]) -> None:

@@ -231,8 +231,7 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
         )
 
     def _replayed(self, optimizer: Any) -> ReplayedGradients | None:
-        observer = getattr(self._replayer, "others", None)
-        replays = None if observer is None else observer.replays.get(id(optimizer))
+        replays = None if self._replayer is None else self._replayer.others.replays.get(id(optimizer))
         if replays is None:
             return None
         return ReplayedGradients(

@@ -105,8 +105,10 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
         """Compare the constants that replayed steps read with statistics of the records."""
         super().stop()
         setup, self._setup = self._setup, None
-        read = None if setup is None else getattr(setup.replayer, "read", None)
-        if setup is None or read is None or not (read.vectors or read.numbers):
+        if setup is None or setup.replayer is None:
+            return
+        read = setup.replayer.read
+        if not (read.vectors or read.numbers):
             return
         tables = tensors_of(setup.loader) or attributes_with_rows(setup.loader) or list(read.tables.values())
         statistics = [Statistics(table) for table in tables]
