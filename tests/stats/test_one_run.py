@@ -1,5 +1,5 @@
 import math
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -275,6 +275,14 @@ def test_every_mu_below_the_bound_is_rejected_with_its_own_count_and_none_just_a
     assert guesses == 500
     assert max(p_value(mu) for mu in np.linspace(0.0, low, 12)) <= 0.05
     assert p_value(1.001 * low) > 0.05
+
+
+def test_a_larger_claim_has_no_much_smaller_p_value() -> None:
+    """The search starts in one of several ranges of equal bounds, and finds its way out on any processor."""
+    claimed = np.linspace(0.9, 1.05, 16) * 2.03125
+    p_values = [one_run.curve_p_value(1000, 1000, 1000, curve_lines.concentrated(rho)) for rho in claimed]
+    assert all(after > 0.9 * before for before, after in pairwise(p_values))
+    assert 0.02 < p_values[0] < 0.03 < 0.06 < p_values[-1] < 0.07
 
 
 def test_lower_bound_on_mu_without_evidence_is_nothing() -> None:

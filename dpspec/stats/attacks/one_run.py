@@ -94,8 +94,12 @@ CURVE_SOURCE = "Mahloujifar, Melis & Chaudhuri 2025, by linear programming duali
 #: Smaller p-values are those of the best single line: they are far below any level, and (2) would overflow.
 _TINY = 1e-200
 
-#: First and last step of the search over the logarithm of the factor; the power moves a quarter as far.
-_FIRST_STEP, _LAST_STEP = math.log(2.0), 0.1
+#: First and last step of the search over the logarithm of the factor; the power moves half as far.
+_FIRST_STEP, _LAST_STEP, _POWER_STEP = math.log(2.0), 0.1, 0.5
+
+#: The factors' logarithms at which it may start. The bound is constant over ranges of factors, and a search that starts
+#: within one sees no smaller bound.
+_STARTS = tuple(k * math.log(2.0) for k in range(-4, 3))
 
 #: Larger p-values are those of the best single line too: no test needs them.
 _LARGE = 0.25
@@ -189,16 +193,19 @@ class _Search:
         self._log_x = self._first(line)
 
     def run(self) -> float:
-        best, factor, power, step = self._bound(0.0, 1.0), 0.0, 1.0, _FIRST_STEP
+        tried = [(factor, 1.0) for factor in _STARTS]
+        bounds = [self._bound(*arguments) for arguments in tried]
+        best = min(bounds)
+        if best > self._single:  # several lines do not help here
+            return best
+        (factor, power), step = tried[bounds.index(best)], _FIRST_STEP
         while step > _LAST_STEP:
             tried = [(factor + step, power), (factor - step, power)]
-            tried += [(factor, power + 0.25 * step), (factor, power - 0.25 * step)]
+            tried += [(factor, power + _POWER_STEP * step), (factor, power - _POWER_STEP * step)]
             bounds = [self._bound(f, p) for f, p in tried]
             least = min(bounds)
             if least < best:
                 best, (factor, power) = least, tried[bounds.index(least)]
-            elif best > self._single:  # several lines do not help here
-                return best
             else:
                 step *= 0.5
         return best
