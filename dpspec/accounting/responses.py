@@ -351,7 +351,7 @@ def mixture_rdp_bounds(
 _TABLE, _STRIDES = 257, (64, 16, 4, 1)
 
 #: The precision of ln(order - 1) of the best order.
-_ORDER_TOLERANCE = 1e-5
+_ORDER_TOLERANCE = 1e-4
 
 
 def smallest_epsilon(curve: RenyiCurve, delta: float, least: float = 1e-10, most: float = 1e12) -> Interval:

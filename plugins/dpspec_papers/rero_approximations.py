@@ -151,7 +151,7 @@ def _sampled(rate: float, losses: Floats) -> Floats:
 RDP_SOURCE = "Balle, Cherubin and Hayes 2022"
 
 #: The first grid of orders minus one, and how precisely ln of the best one is searched between its nodes.
-_FIRST, _ORDER_TOLERANCE = np.geomspace(1e-4, 1e4, 193), 1e-5
+_FIRST, _ORDER_TOLERANCE = np.geomspace(1e-4, 1e4, 193), 1e-4
 
 
 def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:

@@ -27,6 +27,9 @@ DELTAS = tuple(10.0 ** (-k / 2.0) for k in range(2, 25))
 #: Points at which mu-GDP claims are tested, in standard deviations of the privacy loss from its mean.
 DISTANCES = tuple(k / 4.0 for k in range(-32, 33))
 
+#: Orders less 1 of zCDP claims, times the root of rho: the best one is about the root of ln(1 / delta).
+_SCALED_ORDERS = np.geomspace(1e-3, 1e3, 2001)
+
 #: Upper bound on the rounding error of a point of a line: 2^8 roundings of numbers of at most 1.
 _ROUNDING = 2.0**-44
 
@@ -67,13 +70,15 @@ def renyi(alpha: float, epsilon: float) -> tuple[Point, ...]:
 
 @functools.lru_cache(maxsize=256)  # the judge and the check of consistency repeat the question
 def concentrated(rho: float) -> tuple[Point, ...]:
-    """Pairs implied by zCDP with parameter ``rho`` at the fixed deltas, by the best real order.
+    """Pairs implied by zCDP with parameter ``rho`` at the fixed deltas, by the best of 2,001 orders.
 
-    Canonne, Kamath & Steinke 2020, Proposition 12.
+    Canonne, Kamath & Steinke 2020, Proposition 12. The best real order is less than 1e-5 better.
     """
     if not 0.0 < rho < math.inf:
         return ((0.0, 0.0),) if rho <= 0.0 else ()
-    return tuple((accounting.smallest_epsilon(lambda a: rho * a, delta).upper, delta) for delta in DELTAS)
+    orders = 1.0 + np.clip(_SCALED_ORDERS / math.sqrt(rho), 1e-10, 1e12)[:, None]
+    epsilons = accounting.epsilon_at_orders(orders, rho * orders, np.array(DELTAS)).min(axis=0)
+    return tuple(zip(epsilons.tolist(), DELTAS, strict=True))
 
 
 def tradeoff(points: Sequence[Point]) -> tuple[Point, ...]:
