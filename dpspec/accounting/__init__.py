@@ -82,8 +82,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "numerics": (
         "Boundary DIRECTIONS Direction Directions EPS Floats Interval LEAST_TRIED NeverHoldsError OPPOSITE bisect "
-        "bisect_by_margin crossing directions find_boundary finite golden_section inside one_direction positive "
-        "round_down round_up whole"
+        "bisect_by_margin crossing directions find_boundary finite inside one_direction positive round_down round_up "
+        "smallest whole"
     ),
     "findings": "certified_lower certified_upper library_accuracy",
     "discrete_noise": "DISCRETE_SCALE dominating_noise_multiplier",
@@ -125,8 +125,8 @@ _TOOL_NAMES = (
     "CLOSED DIRECTIONS EPS Floats GRID LEAST_TRIED Lines ONE_STEP OPPOSITE SELECTION_ORDERS SMALLEST_TENSOR Best "
     "Conversion DISCRETE_SCALE Revealed dominating_noise_multiplier exceeded_by_float32 revealed_by_float32 "
     "revealed_by_schedule Tries bisect bisect_by_margin checked_orders crossing directions drawn_cell_rdp finite "
-    "golden_section inside library_accuracy log_binomial log_excess_power mixture_rdp_bounds one_direction positive "
-    "real_divisor_pair smallest_epsilon sampled_gaussian_integer_rdp sampled_laplace_rdp smallest_rho whole"
+    "inside library_accuracy log_binomial log_excess_power mixture_rdp_bounds one_direction positive "
+    "real_divisor_pair smallest_epsilon sampled_gaussian_integer_rdp sampled_laplace_rdp smallest smallest_rho whole"
 )
 _TOOLS = frozenset(_TOOL_NAMES.split())
 

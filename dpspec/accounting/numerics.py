@@ -424,35 +424,30 @@ def crossing(
             width, left = abs(true - false), _PATIENCE
 
 
-#: The share of a bracket that the golden section keeps.
-_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
+#: Values that ``smallest`` computes at once.
+_NODES = 9
 
 
-def golden_section(
-    function: Callable[[float], float], low: float, high: float, *, within: float = 0.0
-) -> tuple[float, float]:
-    """The argument and the value of a minimum between ``low`` and ``high``.
+def smallest(function: Callable[[Floats], Floats], low: float, high: float, *, within: float) -> float:
+    """The smallest computed value between ``low`` and ``high`` of a function that falls and then rises.
+
+    Nine values at once narrow the bracket to a fifth. The golden section computes half as many values one by one, which
+    takes three times longer if a value takes less than a call.
 
     Args:
-        function: falls and then rises. Rounding may make it constant to the left of its fall: of equal values, the
-            right one counts.
+        function: of arguments (n,), same shape.
         low: the left end.
         high: the right end.
-        within: the width of the bracket at which to stop; at least a few doubles.
+        within: the width of the bracket at which to stop.
     """
-    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
-    values = [function(x) for x in inner]
-    while high - low > within + 4.0 * EPS * abs(high):
-        if values[0] < values[1]:
-            high, inner[1], values[1] = inner[1], inner[0], values[0]
-            inner[0] = high - _GOLDEN * (high - low)
-            values[0] = function(inner[0])
-        else:
-            low, inner[0], values[0] = inner[0], inner[1], values[1]
-            inner[1] = low + _GOLDEN * (high - low)
-            values[1] = function(inner[1])
-    best = 0 if values[0] < values[1] else 1
-    return inner[best], values[best]
+    best = math.inf
+    while high - low > within:
+        nodes = np.linspace(low, high, _NODES + 2)
+        values = function(nodes[1:-1])
+        index = int(np.argmin(values))
+        best = min(best, float(values[index]))
+        low, high = float(nodes[index]), float(nodes[index + 2])
+    return best
 
 
 def bisect_by_margin(

@@ -27,15 +27,7 @@ from scipy.special import ndtri_exp
 from dpspec.accounting import gaussian
 from dpspec.accounting.composition import chance_of_any
 from dpspec.accounting.grid import Pair, TruncatedPair
-from dpspec.accounting.numerics import (
-    EPS,
-    Direction,
-    Floats,
-    Interval,
-    crossing,
-    golden_section,
-    log_or_minus_infinity,
-)
+from dpspec.accounting.numerics import EPS, Direction, Floats, Interval, crossing, log_or_minus_infinity
 
 #: Methods of an answer: the closed form of the plain Gaussian steps, or of Gaussian pairs that dominate.
 CLOSED, DOMINATED = "closed form", "closed form of a dominating pair"
@@ -60,6 +52,8 @@ TESTS = ("power", "level")
 
 #: A Gaussian pair of a larger effect bounds no test.
 _STEEPEST = 1e6
+
+_GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 
 #: The maximum number of times that a level is raised until it is certainly large enough.
 _TRIES = 60
@@ -204,7 +198,10 @@ def _lowest_line(log_level: float, low: LogProfile, high: LogProfile, centre: fl
 
 
 def _minimize(function: LogProfile, start: float, scale: float, limits: tuple[float, float]) -> float:
-    """A minimum, between ``limits``, of a function that falls and then rises, from ``start`` by growing steps."""
+    """A minimum, between ``limits``, of a function that falls and then rises: growing steps, then the golden section.
+
+    Rounding may make the function constant to the left of its fall: of equal values, the right one counts.
+    """
     first, last = limits
     middle = min(max(start, first), last)
     scale = min(scale, last - first)
@@ -218,7 +215,18 @@ def _minimize(function: LogProfile, start: float, scale: float, limits: tuple[fl
         while low > first and function(low) < function(middle):
             high, middle, step = middle, low, 2.0 * step
             low = max(low - step, first)
-    return golden_section(function, low, high, within=1e-10 * scale)[0]
+    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
+    values = [function(x) for x in inner]
+    while high - low > 1e-10 * scale + 4.0 * EPS * abs(high):
+        if values[0] < values[1]:
+            high, inner[1], values[1] = inner[1], inner[0], values[0]
+            inner[0] = high - _GOLDEN * (high - low)
+            values[0] = function(inner[0])
+        else:
+            low, inner[0], values[0] = inner[0], inner[1], values[1]
+            inner[1] = low + _GOLDEN * (high - low)
+            values[1] = function(inner[1])
+    return inner[0] if values[0] < values[1] else inner[1]
 
 
 def _rounding(log: float) -> float:

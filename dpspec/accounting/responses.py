@@ -27,9 +27,9 @@ from dpspec.accounting.numerics import (
     Interval,
     bounded_effect,
     directions,
-    golden_section,
     inside,
     positive,
+    smallest,
     whole,
 )
 from dpspec.accounting.rdp import checked_orders, composed_rdp, epsilon_at_orders, gaussian_rdp, log_delta_at_orders
@@ -348,10 +348,10 @@ def mixture_rdp_bounds(
 
 
 #: Orders of the first table, and the strides at which its best one is looked for.
-_TABLE, _STRIDES = 257, (64, 16, 4, 1)
+_TABLE, _STRIDES = 257, (64, 8, 1)
 
 #: The precision of ln(order - 1) of the best order.
-_ORDER_TOLERANCE = 1e-4
+_ORDER_TOLERANCE = 2e-3
 
 
 def smallest_epsilon(curve: RenyiCurve, delta: float, least: float = 1e-10, most: float = 1e12) -> Interval:
@@ -381,13 +381,13 @@ def smallest_epsilon(curve: RenyiCurve, delta: float, least: float = 1e-10, most
         if np.min(epsilons) < best:
             best, best_index = float(np.min(epsilons)), int(index[np.argmin(epsilons)])
 
-    def epsilon(log_excess: float) -> float:
-        order = np.array([1.0 + math.exp(log_excess)])
-        return float(epsilon_at_orders(order, np.maximum(curve(order), 0.0), target)[0])
+    def epsilons_at(log_excess: Floats) -> Floats:
+        orders = 1.0 + np.exp(log_excess)
+        return epsilon_at_orders(orders, np.maximum(curve(orders), 0.0), target)
 
     if 0.0 < best < math.inf:
         low, high = logs[max(best_index - 1, 0)], logs[min(best_index + 1, _TABLE - 1)]
-        best = min(best, golden_section(epsilon, float(low), float(high), within=_ORDER_TOLERANCE)[1])
+        best = min(best, smallest(epsilons_at, float(low), float(high), within=_ORDER_TOLERANCE))
     return Interval(0.0, best).by("Renyi divergences at the best order")
 
 

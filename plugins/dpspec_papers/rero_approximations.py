@@ -14,10 +14,10 @@ from dpspec.accounting import (
     GaussianTradeOff,
     bisect,
     finite,
-    golden_section,
     inside,
     laplace_rdp,
     sampled_gaussian_rdp,
+    smallest,
     whole,
 )
 from dpspec_rero.options import Steps
@@ -151,7 +151,7 @@ def _sampled(rate: float, losses: Floats) -> Floats:
 RDP_SOURCE = "Balle, Cherubin and Hayes 2022"
 
 #: The first grid of orders minus one, and how precisely ln of the best one is searched between its nodes.
-_FIRST, _ORDER_TOLERANCE = np.geomspace(1e-4, 1e4, 193), 1e-4
+_FIRST, _ORDER_TOLERANCE = np.geomspace(1e-4, 1e4, 193), 5e-4
 
 
 def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
@@ -166,11 +166,11 @@ def gammas_rdp(kappas: Sequence[float], phases: Sequence[Steps]) -> list[float]:
         best = int(np.argmin(values))
         low, high = _FIRST[max(best - 1, 0)], _FIRST[min(best + 1, len(_FIRST) - 1)]
 
-        def log_gamma(log_excess: float, log_kappa: float = log_kappa) -> float:
-            order = 1.0 + math.exp(log_excess)
-            return (1.0 - 1.0 / order) * (log_kappa + float(_divergences(np.array([order]), phases)[0]))
+        def log_gammas(log_excess: Floats, log_kappa: float = log_kappa) -> Floats:
+            orders = 1.0 + np.exp(log_excess)
+            return (1.0 - 1.0 / orders) * (log_kappa + _divergences(orders, phases))
 
-        searched = golden_section(log_gamma, math.log(low), math.log(high), within=_ORDER_TOLERANCE)[1]
+        searched = smallest(log_gammas, math.log(low), math.log(high), within=_ORDER_TOLERANCE)
         bounds.append(math.exp(min(float(values[best]), searched, 0.0)))
     return bounds
 
@@ -190,7 +190,7 @@ def _divergences(orders: Floats, phases: Sequence[Steps]) -> Floats:
     return total
 
 
-@lru_cache(maxsize=4096)  # groups, phases and later runs of a spec share steps
+@lru_cache(maxsize=256)  # groups, phases and later runs of a spec share steps
 def _gaussian_divergences(orders: tuple[float, ...], rate: float, effect: float) -> Floats:
     return sampled_gaussian_rdp(np.array(orders), rate, 1.0 / effect, "present-first")
 
