@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import log_ndtr, logsumexp, ndtri_exp
 
-from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, bisect, gauss_rule
+from dpspec.accounting.numerics import EPS, LOG_ROOT_TWO_PI, Floats, crossing, gauss_rule
 
 #: Above this ln p_0 the weights are anchored at p_0, below it they are normalized from their mode.
 _ANCHOR = -30.0
@@ -234,8 +234,8 @@ class LogRatio:
         """Outputs under which the mixture has a mass of about e^``log_far``, and over which e^``log_edge``."""
         top = float(self.shifts[-1])
         start, end = float(ndtri_exp(log_far)), top - float(ndtri_exp(log_edge))
-        low, _ = bisect(lambda z: self.log_tail(z, upper=False) <= log_far, start, top, within=1e-3)
-        high, _ = bisect(lambda z: self.log_tail(z, upper=True) > log_edge, -10.0, end, within=1e-3)
+        low, _ = crossing(lambda z: log_far - self.log_tail(z, upper=False), start, top, within=1e-3)
+        high, _ = crossing(lambda z: self.log_tail(z, upper=True) - log_edge, -10.0, end + 1.0, within=1e-3)
         return low, high
 
     def with_first(self, z: Floats) -> tuple[Floats, Floats]:

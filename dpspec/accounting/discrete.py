@@ -30,6 +30,7 @@ class Discrete(Pair):
             raise ValueError(f"absent must match present: {len(self.absent)} values for {len(self.present)}")
         self.rounding = rounding
         self._outcomes: dict[Direction, tuple[Floats, Floats, Floats]] = {}
+        self._infinite: dict[Direction, float] = {}
         self.key = ("discrete", rounding, self.present.tobytes(), self.absent.tobytes())
         if np.array_equal(self.present, self.absent):
             self.effect = 0.0
@@ -45,8 +46,10 @@ class Discrete(Pair):
 
     def infinite_mass(self, direction: Direction) -> float:
         """The first distribution's probability of outcomes of probability 0 under the second."""
-        first, second = self._oriented(direction)
-        return math.fsum(first[second == 0.0])
+        if direction not in self._infinite:
+            first, second = self._oriented(direction)
+            self._infinite[direction] = math.fsum(first[second == 0.0])
+        return self._infinite[direction]
 
     def outcomes(self, direction: Direction) -> tuple[Floats, Floats, Floats]:
         """Finite losses, their probabilities under the first distribution, and bounds on the losses' rounding errors.
@@ -70,9 +73,11 @@ class Discrete(Pair):
     def log_delta_bounds(self, epsilon: float, direction: Direction) -> tuple[float, float]:
         """The sum of max(first - e^epsilon second, 0)."""
         losses, p, loss_error = self.outcomes(one_direction(direction))
+        exceeding = losses > epsilon - 2.0 * loss_error
+        losses, p, loss_error = losses[exceeding], p[exceeding], loss_error[exceeding]
         excess = -np.expm1(np.minimum(epsilon - losses, 0.0))
         finite, certain = math.fsum(p * excess), self.infinite_mass(direction)
-        error = math.fsum(p * np.where(losses > epsilon - 2.0 * loss_error, 2.0 * loss_error + 8.0 * EPS, 0.0))
+        error = float(p @ (2.0 * loss_error + 8.0 * EPS)) * (1.0 + EPS * len(p))
         error += (8.0 * EPS + self.rounding) * (finite + certain)
         return log_or_minus_infinity(finite + certain - error), min(
             0.0, log_or_minus_infinity(finite + certain + error)

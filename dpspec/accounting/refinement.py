@@ -22,6 +22,7 @@ answers off the composed profile (``_grid``, ``_read``).
 
 import contextlib
 import functools
+import itertools
 import math
 import operator
 from bisect import bisect_left
@@ -182,6 +183,7 @@ class GridRefinement:
                 period = part.period or 0.0
                 if period > 0.0 and (steps, period) > (most, self._period):  # of the phase with most steps
                     most, self._period, self._aligned = steps, period, part.aligned
+        self._largest_losses = [_largest_loss(pair) for pair, _ in phases] if len(phases) > 1 else [math.inf]
         epsilons = [item.saddle.epsilon for item in items]
         self._centre(0.5 * (min(epsilons) + max(epsilons)))
         # rounding limits the width of the answer about many steps, and long grids take seconds
@@ -346,13 +348,19 @@ class GridRefinement:
         cells = CELLS // _SPLIT_CELLS if self._is_settled else CELLS
         uppers: list[list[tuple[Atoms, int]]] = []
         lowers: list[list[tuple[Atoms, int]]] = []
+        is_counted = [loss > 0.5 * spacing for loss in self._largest_losses]
+        # Merged phases are others, and something must remain.
+        omits = any(is_counted) and not all(is_counted) and len(truncated) == 1
         for bounding in truncated:
             for side in bounding:
                 atoms = [(*part.atoms(spacing, sorted(tilts), widest, cells), steps) for part, steps in side]
                 if bounding is truncated[0]:
                     uppers.append([(above, steps) for above, _, steps in atoms])
                 if bounding is truncated[-1]:
-                    lowers.append([(below, steps) for _, below, steps in atoms])
+                    # Losses that miss the nodes are moved down, by up to the spacing in each step. Without steps of
+                    # smaller losses the composition leaks no more, and less by these losses alone.
+                    counted = is_counted if omits else [True] * len(atoms)
+                    lowers.append([(below, steps) for _, below, steps in itertools.compress(atoms, counted)])
         for _ in range(self._centres):
             # The distances from the centre over which the composition keeps its precision, per direction.
             reaches = [saddle.spread + 1.0 / saddle.tilt for saddle in self._saddles]
@@ -410,6 +418,14 @@ class GridRefinement:
                         split = split_rare_steps(side, centre, floor, self._nodes, log_delta)
             members.append(split or (((composed, 0.0),), -math.inf))
         return ComposedProfile(tuple(members))
+
+
+def _largest_loss(pair: Pair) -> float:
+    """A bound of one step's absolute loss; infinite if an outcome may show the record with certainty."""
+    directions: tuple[Direction, ...] = ("present-first", "absent-first")
+    if any(pair.infinite_mass(direction) > 0.0 for direction in directions):
+        return math.inf
+    return max(pair.largest_loss(direction) for direction in directions)
 
 
 def truncate_phases(

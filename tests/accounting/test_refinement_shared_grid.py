@@ -3,11 +3,12 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpspec.accounting import DIRECTIONS, Interval, Laplace, Mixture, PrivacyLoss, TruncatedPoisson
+from dpspec.accounting import DIRECTIONS, Discrete, Interval, Laplace, Mixture, PrivacyLoss, TruncatedPoisson
 from dpspec.accounting.grid import Pair
 from dpspec.accounting.numerics import Direction
 
@@ -118,3 +119,16 @@ def test_there_is_one_width_for_all_or_one_for_each_and_the_same_beside() -> Non
         loss.epsilons([1e-5], other_direction=[known])
     with pytest.raises(ValueError, match="other_direction must hold one interval"):
         one_way.epsilons([1e-5], other_direction=[known, known])
+
+
+def test_steps_of_tiny_losses_cost_the_lower_end_no_spacing() -> None:
+    """A lattice of losses on the nodes, beside losses of 1e-9 that no node meets: they add 2e-9 to epsilon at most."""
+    places = np.arange(-144, 145)
+    weights = np.exp(-(places**2) / 288.0)  # discrete Gaussian noise of deviation 12
+    lattice = Discrete(np.append(weights, 0.0) / weights.sum(), np.append(0.0, weights) / weights.sum())
+    alone, both = PrivacyLoss.of(lattice).compose(2), PrivacyLoss(((lattice, 2), (Laplace(1e9), 2)))
+    delta = alone.delta(1e-4).lower
+    found = both.epsilon(delta)
+    assert alone.epsilon(delta).lower <= found.upper
+    assert found.lower <= alone.epsilon(delta).upper + 2e-9
+    assert found.relative_width <= 1e-4  # 3e-3 by the longest grid, if it held all losses
