@@ -18,7 +18,7 @@ _PLUGIN = (
     ("An audit", ("Audit", "Context", "Spec", "Section", "ThreatModel", "Claim", "AuditOptions", "Facts", "Plan")),
     ("", ("Power", "Trial", "Diagnostic", "Span", "Path")),
     ("Results of an audit", ("Finding", "Scope", "Assumption", "Printed", "Series", "Check", "Evidence", "Outcome")),
-    ("Reports", ("Result", "AuditResult", "Verdict", "Conformance", "Unjudged")),
+    ("Reports", ("Result", "AuditResult", "Verdict", "Conformance", "Unjudged", "Regression")),
     ("Data and models", ("DataSource", "LoadedData", "DataError", "ModelFactory")),
     ("Training", ("TrainingJob", "Trainer", "Observer", "GradientCanaries", "Resumable", "Cancelled", "CAPABILITIES")),
     ("Helpers", ("hookimpl", "hookspec", "HOOK_API", "FrozenMap", "Json", "freeze", "thaw", "format_path")),

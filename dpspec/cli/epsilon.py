@@ -101,6 +101,8 @@ def epsilon(
 
     if target is not None and (noise is not None or laplace is not None):
         raise UsageError("--target finds the noise: remove --noise and --laplace")
+    if (steps is None) == (epochs is None):
+        raise UsageError("--steps or --epochs must be set, and not both")
     if baseline is not None and targets is None:
         raise UsageError("--baseline needs --targets: give the number of people")
     if targets is not None and len(group_sizes(group_size)) > 1:

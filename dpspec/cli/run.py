@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from dpspec.contract.catalog import Catalog
     from dpspec.contract.results import Result, Unjudged
     from dpspec.language.load import Loaded
+    from dpspec.results.diff import Change
 
 
 def run(
@@ -100,6 +101,7 @@ def run(
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.progress import Progress
+    from dpspec.contract.results import Regression
     from dpspec.engine.remedies import Search
     from dpspec.engine.running import runner
     from dpspec.engine.running.train import DEVICE, RunOptions
@@ -107,6 +109,7 @@ def run(
     from dpspec.registry.loader import load_catalog, notify
     from dpspec.reporters.read_results import read_result
     from dpspec.reporters.summary import tally
+    from dpspec.results.diff import regressions
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     try:
@@ -173,6 +176,11 @@ def run(
     command += ["--bounds-only"] if bounds_only else []
     environment = type(result.environment)({**result.environment, "command": command})
     result = dataclasses.replace(result, environment=environment, unjudged=(*unjudged, *failed.values()))
+    worse: tuple[Change, ...] = ()
+    if earlier is not None and result.complete and not result.unjudged:
+        worse = regressions(earlier, result, allow_changed_claims=allow_changed_claims)
+        named = [Regression(audit=change.audit, claim=change.claim, name=change.what) for change in worse]
+        result = dataclasses.replace(result, regressions=tuple(dict.fromkeys(named)))
     if any(report.to_stdout for report in report_files):
         note(tally(result))
     else:
@@ -184,8 +192,8 @@ def run(
         note(f"Trials are stored in {trial_store.location}; the same command does not train them again.")
     if result.exit_code is ExitCode.INCOMPLETE:
         note("Incomplete: trials are missing. Run the same command again to resume.")
-    elif earlier is not None and not result.unjudged:
-        return _against(earlier, result, allow_changed_claims, reasons=quiet)
+    elif earlier is not None and result.regressions is not None:
+        _show_changes(earlier, result, worse, reasons=quiet)
     return result.exit_code
 
 
@@ -224,16 +232,15 @@ def _judgeable(loaded: Loaded, catalog: Catalog) -> tuple[Sequence[Spec], tuple[
     return valid, tuple(broken.values())
 
 
-def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, reasons: bool) -> ExitCode:
+def _show_changes(earlier: Result, result: Result, worse: Sequence[Change], *, reasons: bool) -> None:
     """Other changes of an audit that got worse may be the cause. A raised confidence does not fail the run."""
     from dpspec.reporters.data_files import change_line
-    from dpspec.results.diff import CONFIDENCE, diff, regressions
+    from dpspec.results.diff import CONFIDENCE, diff
 
-    worse = regressions(baseline, result, allow_changed_claims=allow_changed_claims)
     audits = {change.audit for change in worse}
     other_changes = [
         change
-        for change in diff(baseline, result)
+        for change in diff(earlier, result)
         if change not in worse and (change.audit in audits or (change.what == CONFIDENCE and not change.of_claim))
     ]
     for change in (*worse, *other_changes):
@@ -249,4 +256,3 @@ def _against(baseline: Result, result: Result, allow_changed_claims: bool, *, re
         note("Worse than the earlier result.")
     if not worse:
         note("No regression from the earlier result.")
-    return ExitCode.UNEXPECTED if worse else ExitCode.OK

@@ -330,12 +330,28 @@ class Unjudged:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Regression:
+    """A change for the worse from an earlier result. Both results have the values, which may be of private data.
+
+    Attributes:
+        audit: The name of the audit.
+        claim: The claim; empty for the whole audit.
+        name: The value that got worse, such as ``verdict``, ``upper``, ``conformance`` or a key of the spec.
+    """
+
+    audit: str
+    claim: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """One invocation: all its audits, judged together.
 
     ``confidence`` is family-wise over the audits; ``environment`` contains versions and the machine; ``unjudged`` the
     specs of the invocation that have errors. ``requires_claim`` is true for ``dpspec check``, which passes only with a
-    claim; specs without claims report their bounds and pass.
+    claim; specs without claims report their bounds and pass. ``regressions`` are the changes that fail ``--baseline``;
+    None without it.
     """
 
     audits: tuple[AuditResult, ...]
@@ -346,6 +362,7 @@ class Result:
     schema: str = SCHEMA
     unjudged: tuple[Unjudged, ...] = ()
     requires_claim: bool = False
+    regressions: tuple[Regression, ...] | None = None
 
     @property
     def complete(self) -> bool:
@@ -356,13 +373,16 @@ class Result:
     def exit_code(self) -> ExitCode:
         """0 if all verdicts are as expected, 6 if trials are missing, 1 otherwise.
 
-        3 if a spec has errors, or 4 if only plugins are missing. 5 if nothing is claimed about recorded trainings or
+        Compared with an earlier result, 0 without a regression and 1 with one, for any verdicts. 3 if a spec
+        has errors, or 4 if only plugins are missing. 5 if nothing is claimed about recorded trainings or
         a declared history, because no verdict says that they pass.
         """
         if self.unjudged:
             return ExitCode.PLUGIN if all(spec.plugin for spec in self.unjudged) else ExitCode.INVALID_SPEC
         if not self.complete:
             return ExitCode.INCOMPLETE
+        if self.regressions is not None:
+            return ExitCode.UNEXPECTED if self.regressions else ExitCode.OK
         if not all(audit.as_expected for audit in self.audits):
             return ExitCode.UNEXPECTED
         observed = self.requires_claim or all(audit.recording is not None for audit in self.audits)

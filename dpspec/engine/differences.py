@@ -71,6 +71,7 @@ UNVERIFIED = {
     "environment.*": "command, versions and machine",
     "requires_claim": "command, versions and machine",
     "unjudged.*": "specs with errors",
+    "regressions.*": "regressions from an earlier result",
     "audits.*.source": "files of the specs",
     "audits.*.places.*": "files of the specs",
     "audits.*.seconds": "durations",
@@ -88,6 +89,8 @@ def unverified(result: Result, store: Store | None) -> str:
     meanings = list(dict.fromkeys(UNVERIFIED.values()))
     if not result.unjudged:
         meanings.remove(UNVERIFIED["unjudged.*"])
+    if result.regressions is None:
+        meanings.remove(UNVERIFIED["regressions.*"])
     if not trials:
         meanings.remove(UNVERIFIED["audits.*.stored_trials"])
         meanings.remove(UNVERIFIED["audits.*.trials.*.recorded.*"])

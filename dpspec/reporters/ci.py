@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from dpspec.contract import Json
 from dpspec.contract.frozen import digest
-from dpspec.contract.results import AuditResult, Result, accepted_cautions, open_cautions
+from dpspec.contract.results import AuditResult, Regression, Result, accepted_cautions, open_cautions
 from dpspec.reporters import words
 from dpspec.reporters.summary import answer
 from dpspec.results.status import problems
@@ -46,13 +46,14 @@ class _Entry:
     accepted: str = ""
 
 
-def _problems(audit: AuditResult) -> Iterator[_Entry]:
+def _problems(audit: AuditResult, *, compared: bool) -> Iterator[_Entry]:
+    """The problems of an audit; notices if the result was ``compared`` with an earlier one, whose changes decide."""
     for problem in problems(audit):
         subject = f"{audit.name}, claim {problem.name}" if problem.kind == "claim" else audit.name
         yield _Entry(
             rule=problem.name if problem.kind == "caution" else problem.status,
             claim=problem.claim,
-            level="error" if problem.certain else "warning",
+            level="notice" if compared else "error" if problem.certain else "warning",
             subject=subject,
             label=words.problem_label(audit, problem),
             text=words.problem(audit, problem),
@@ -80,13 +81,17 @@ def render_github(result: Result, *, internal: bool = False) -> str:
     result = for_readers(result, internal=internal)
     lines = []
     for audit in result.audits:
-        for entry in (*_problems(audit), *_remarks(audit)):
+        for entry in (*_problems(audit, compared=result.regressions is not None), *_remarks(audit)):
             position = audit.places.get(entry.claim)
             location = {"file": audit.source} if audit.source else {}
             if position is not None:
                 location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
             title = f"{entry.subject}: {entry.label}"
             lines.append(workflow_command(entry.level, entry.text, title=title, **location))
+    lines += [
+        workflow_command("error", _regression(regression), title=f"{regression.audit}: regression")
+        for regression in result.regressions or ()
+    ]
     for spec in result.unjudged:
         location = {"file": spec.file, "line": str(spec.line)}
         lines.append(workflow_command("error", spec.message, title=f"{spec.file}: not judged", **location))
@@ -94,6 +99,11 @@ def render_github(result: Result, *, internal: bool = False) -> str:
     kind = "notice" if outcome.passed else "error"
     lines.append(workflow_command(kind, f"{outcome.tally} (exit code {outcome.exit_code:d})", title="dpspec"))
     return "\n".join(lines) + "\n"
+
+
+def _regression(regression: Regression) -> str:
+    subject = f"{regression.audit} / {regression.claim}" if regression.claim else regression.audit
+    return f"{subject}: {regression.name} is worse than in the earlier result"
 
 
 def workflow_command(kind: str, message: str, **properties: str) -> str:
@@ -119,13 +129,31 @@ def render_junit(result: Result, *, internal: bool = False) -> str:
         suite = TestSuite(plain(audit.name))
         suite.add_property("dpspec.exit_code", str(int(result.exit_code)))
         suite.timestamp = plain(result.created)
-        for case in _cases(audit):
+        for case in _cases(audit, compared=result.regressions is not None):
             suite.add_testcase(case)
         suite.time = audit.seconds
         suites.append(suite)
     if result.unjudged:
         suites.append(_unjudged_specs(result))
+    if result.regressions is not None:
+        suites.append(_earlier_result(result))
     return junit(suites)
+
+
+def _earlier_result(result: Result) -> TestSuite:
+    """A suite with a failure for each regression, or a case that passes."""
+    from junitparser import Failure, TestCase, TestSuite
+
+    suite = TestSuite("earlier result")
+    suite.add_property("dpspec.exit_code", str(int(result.exit_code)))
+    for regression in result.regressions or ():
+        text = plain(_regression(regression))
+        case = TestCase(text, "earlier result")
+        case.result = [Failure(text, "regression")]
+        suite.add_testcase(case)
+    if not result.regressions:
+        suite.add_testcase(TestCase("no regression", "earlier result"))
+    return suite
 
 
 def _unjudged_specs(result: Result) -> TestSuite:
@@ -152,17 +180,21 @@ def junit(suites: Sequence[TestSuite]) -> str:
     return text.decode("utf-8") + "\n"
 
 
-def _cases(audit: AuditResult) -> Iterator[TestCase]:
+def _cases(audit: AuditResult, *, compared: bool) -> Iterator[TestCase]:
+    """Its problems fail nothing if the result was ``compared`` with an earlier one."""
     from junitparser import Error, Failure, Skipped, TestCase
 
-    name, entries = plain(audit.name), list(_problems(audit))
+    def failure(text: str, kind: str) -> Failure | Skipped:
+        return Skipped(text) if compared else Failure(text, kind)
+
+    name, entries = plain(audit.name), list(_problems(audit, compared=compared))
     cautions = {rule.name for rule in open_cautions(audit)}
     by_claim = {entry.claim: entry for entry in entries if entry.claim and entry.rule not in cautions}
     for verdict in audit.verdicts:
         case = TestCase(plain(verdict.claim), name)
         if (entry := by_claim.get(verdict.claim)) is not None:
             text, label = plain(entry.text), words.verdict_label(audit, verdict)
-            case.result = [Skipped(text) if entry.level == "warning" else Failure(text, label)]
+            case.result = [Skipped(text) if entry.level == "warning" else failure(text, label)]
         case.system_out = plain(words.verdict_line(audit, verdict))
         yield case
     case = TestCase("conformance", name)
@@ -172,13 +204,13 @@ def _cases(audit: AuditResult) -> Iterator[TestCase]:
     for problem in problems(audit):
         text, kind = plain(words.problem(audit, problem)), plain(problem.status)
         if problem.kind == "conformance":
-            case.result = [Failure(text, kind)]
+            case.result = [failure(text, kind)]
         elif problem.kind == "trials":
             further.append(TestCase("trials", name))
             further[-1].result = [Error(text, kind)]
         elif problem.kind == "caution":
             further.append(TestCase(plain(f"caution {problem.name}"), name))
-            further[-1].result = [Failure(text, kind)]
+            further[-1].result = [failure(text, kind)]
     for rule in accepted_cautions(audit):
         further.append(TestCase(plain(f"accepted caution {rule.name}"), name))
         further[-1].system_out = plain(words.accepted(rule))
@@ -199,6 +231,7 @@ _RULES = {
     "checks-missing": "Planned checks of the executed run are missing",
     "incomplete": "Trials are missing",
     "invalid-spec": "A spec has errors and was not judged",
+    "regression": "A value is worse than in the earlier result",
 }
 
 _HELP = {name: f"See `dpspec explain {name}`." for name in ("contradicted", "refuted", "open", "supported", "proved")}
@@ -228,7 +261,16 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
         "endTimeUtc": result.created.replace("+00:00", "Z"),
     }
     results = [
-        _result(audit, entry, list(texts)) for audit in result.audits for entry in (*_problems(audit), *_remarks(audit))
+        _result(audit, entry, list(texts))
+        for audit in result.audits
+        for entry in (*_problems(audit, compared=result.regressions is not None), *_remarks(audit))
+    ]
+    sources = {audit.name: audit.source or "spec" for audit in result.audits}
+    results += [
+        sarif_result(
+            "regression", list(texts), "error", _regression(change), str(sources.get(change.audit, "spec")), 1, 1
+        )
+        for change in result.regressions or ()
     ]
     results += [
         sarif_result("invalid-spec", list(texts), "error", spec.message, spec.file, spec.line, 1)

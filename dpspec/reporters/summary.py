@@ -463,22 +463,28 @@ def tally(result: Result) -> str:
     number = words.count(sum(len(audit.verdicts) for audit in result.audits), "claim")
     everything = f"{words.count(len(result.audits), 'audit')}, {number}"
     clauses = [f"FAILED {unjudged}"] if (unjudged := _unjudged(result)) else []
+    compared = _compared(result)
+    if result.regressions:
+        clauses.append(f"FAILED {compared}")
+    mark = "FAILED " if result.regressions is None else "not as expected: "
     wrong = sum(_wrong(audit, verdict) for audit in result.audits for verdict in audit.verdicts)
     if wrong:
-        clauses.append(f"FAILED {wrong} of {number}: {words.name_list(_names(result, _wrong))}")
+        clauses.append(f"{mark}{wrong} of {number}: {words.name_list(_names(result, _wrong))}")
     deviating = [audit for audit in result.audits if wrong_conformance(audit)]
     if deviating:
-        clauses.append(f"{'' if wrong else 'FAILED '}{words.name_list([_deviation(audit) for audit in deviating])}")
+        clauses.append(f"{'' if wrong else mark}{words.name_list([_deviation(audit) for audit in deviating])}")
     named = [rule.name for audit in result.audits for rule in open_cautions(audit)]
     if named:
         clauses.append(
-            f"{'' if wrong or deviating else 'FAILED '}{words.count(len(named), 'caution')}: {words.name_list(named)}"
+            f"{'' if wrong or deviating else mark}{words.count(len(named), 'caution')}: {words.name_list(named)}"
         )
     if later := _names(result, is_pending):
         clauses.append(f"not yet decided: {words.name_list(later)}")
     if not result.complete:
         clauses.append(f"INCOMPLETE, {missing_trials(result.audits)}")
     accepting = _accepting(result.audits)
+    if compared and not result.regressions:
+        accepting += f"; {compared}"
     if clauses:
         return f"{'' if has_failed(result) else f'{everything}; '}{'; '.join(clauses)}{accepting}"
     intended = [audit.name for audit in result.audits if audit.conformance.status == "deviates"]
@@ -487,6 +493,14 @@ def tally(result: Result) -> str:
         return f"{everything}: {'all as expected' if claimed else 'nothing claimed'}{accepting}"
     verb = "deviates" if len(intended) == 1 else "deviate"
     return f"{everything}: as expected; {words.name_list(intended)} {verb} on purpose{accepting}"
+
+
+def _compared(result: Result) -> str:
+    """``no regression from the earlier result``, or their number; empty if there is no earlier result."""
+    if result.regressions is None:
+        return ""
+    number = len(result.regressions)
+    return f"{words.count(number, 'regression') if number else 'no regression'} from the earlier result"
 
 
 def _wrong(audit: AuditResult, verdict: Verdict) -> bool:

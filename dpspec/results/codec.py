@@ -68,7 +68,8 @@ _OUTCOME: dict[str, Json] = {
     "exit_code": {"type": "integer", "description": "The exit code of the command that wrote the result."},
     "problems": {
         "type": "array",
-        "description": "Unexpected claims and conformances, open cautions, missing trials, specs with errors.",
+        "description": "Regressions from an earlier result, unexpected claims and conformances, open cautions, missing "
+        "trials, specs with errors. With an earlier result, the unexpected ones have `decides: false`.",
         "items": {"type": "object"},
     },
     "accepted": {
@@ -81,11 +82,15 @@ _OUTCOME: dict[str, Json] = {
 
 def outcome_of(result: Result) -> dict[str, Json]:
     """The keys ``passed``, ``exit_code``, ``problems`` and ``accepted`` of a result's JSON."""
-    failures: list[Json] = []
+    failures: list[Json] = [
+        {"audit": regression.audit, "kind": "regression", "name": regression.claim, "status": regression.name}
+        for regression in result.regressions or ()
+    ]
     accepted: list[Json] = []
+    aside = {} if result.regressions is None else {"decides": False}  # the comparison with the earlier result does
     for audit in result.audits:
         failures += [
-            {"audit": audit.name, "kind": problem.kind, "name": problem.name, "status": problem.status}
+            {"audit": audit.name, "kind": problem.kind, "name": problem.name, "status": problem.status, **aside}
             for problem in problems(audit)
         ]
         accepted += [

@@ -171,6 +171,10 @@ class FolderStorage:
             return f"{existing} is not a folder"
         if not os.access(existing, os.W_OK | os.X_OK):
             return "permission denied; --store names another folder"
+        try:
+            tempfile.TemporaryDirectory(dir=existing).cleanup()
+        except OSError as error:  # a file system that takes no folders, such as /proc
+            return f"{error.strerror}; --store names another folder"
         return None
 
     def holds(self, key: str) -> bool:

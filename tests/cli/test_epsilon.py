@@ -105,7 +105,7 @@ def test_a_target_gives_noise_that_reaches_it(dpspec):
         ("--noise 1 --target 8 --rate 0.1 --steps 3", "--target finds the noise: remove --noise and --laplace"),
         ("--target 1e-9 --rate 1 --steps 1000000", "--target must be reachable with noise up to 1e+06"),
         ("--noise 1 --rate 1e400 --steps 3", "--rate must be above 0 and at most 1, got inf"),
-        ("--noise 1 --rate 0.1", "--steps or epochs must be set, and not both"),
+        ("--noise 1 --rate 0.1", "--steps or --epochs must be set, and not both"),
         ("--noise 1 --steps 3", "--rate is required for Poisson batches, or batch_size and records"),
         ("--noise 1 --steps 3 --batch-size 6", "--records is required: batch_size and records define the batches"),
         ("--noise 1 --rate 0.1 --epochs 3", "--epochs cannot be combined with rate, which leaves the number of"),

@@ -24,7 +24,7 @@ from support.schemas import sarif_errors
 
 from dpspec.contract import Finding, FrozenMap, Scope
 from dpspec.contract.executed import ExecutedSection, FiredRule
-from dpspec.contract.results import AuditResult, Result, Unjudged
+from dpspec.contract.results import AuditResult, Regression, Result, Unjudged
 from dpspec.integrations import trackers
 from dpspec.integrations.pytest_plugin import _MarkedSpecs
 from dpspec.reporters import ci, data_files, deployments_registry, markdown, page, statement, terminal
@@ -591,3 +591,23 @@ def test_an_untried_audit_is_not_said_to_have_failed_or_passed() -> None:
     assert "is not yet tested" in outcome.detail
     text = page.render(EXPECTED["incomplete before training"].result)
     assert "Risk for one person: " not in text
+
+
+REGRESSION = Regression(audit="demo", claim="one", name="upper")
+
+
+@pytest.mark.parametrize("name", ["sound", "refuted"])
+@pytest.mark.parametrize("regressions", [(), (REGRESSION,)])
+def test_compared_with_an_earlier_result_regressions_alone_fail(name: str, regressions: tuple[Regression, ...]) -> None:
+    """Each format fails if and only if the command does, also where claims are not as expected, as before."""
+    audited = audit(verdicts=(refuted(expected=False),)) if name == "refuted" else audit()
+    result = dataclasses.replace(factory.result(audited), regressions=regressions)
+    assert result.exit_code == len(regressions)
+    assert len(ET.fromstring(ci.render_junit(result)).findall(".//failure")) == len(regressions)
+    run = json.loads(ci.render_sarif(result))["runs"][0]
+    assert [r["ruleId"] for r in run["results"] if r["level"] == "error"] == ["dpspec/regression"] * len(regressions)
+    assert run["invocations"][0]["exitCode"] == len(regressions)
+    assert ci.render_github(result).count("::error ") == 2 * len(regressions)  # the regression, and the outcome
+    assert json.loads(codec.dump(result))["passed"] is (not regressions)
+    assert codec.load(codec.dump(result)) == result
+    assert ("FAILED" in answer(result).tally) is bool(regressions)

@@ -69,7 +69,9 @@ CONTROL, HELD = judged(verdict="refuted", expect=("refuted",)), judged(expect=("
         (PROVED, judged(upper=2.9), [("demo", "one", "2.5", "2.9")]),
         (PROVED, judged(upper=2.4), []),
         (PROVED, TWO, [("demo", "two", "absent", "open, not as expected")]),
-        (CONTROL, HELD, [("demo", "one", "as expected", "proved, not as expected")]),
+        (CONTROL, HELD, [("demo", "one", "refuted", "proved")]),
+        (HELD, CONTROL, []),
+        (judged(verdict="open", expect=("refuted",), expected=False), CONTROL, []),  # bounds alone refute no control
         (PROVED, DEVIATING, [("demo", "", "not-run", "deviates")]),
         (
             factory.result(factory.audit("other")),
