@@ -64,6 +64,27 @@ class PendingStep:
     def add_rows(self, rows: int) -> None:
         self.rows = rows if self.rows == UNSEEN else self.rows + rows
 
+    def omit_padding(self) -> None:
+        """Omit norms of 0 that a custom loop reports for places that fill a batch, as compiled loops do.
+
+        A contribution of 0 adds nothing to the sum, and further rows with a gradient remain.
+        """
+        if not self.members or not all(isinstance(norms, Tensor) for norms in self.norms):
+            return
+        surplus = self.rows - sum(map(len, self.members))
+        for number in reversed(range(len(self.norms))):
+            norms = self.norms[number]
+            zeros = torch.nonzero(norms == 0.0).flatten()
+            if not 0 < surplus <= len(zeros):
+                continue
+            is_row = torch.ones(len(norms), dtype=torch.bool, device=norms.device)
+            is_row[zeros[-surplus:]] = False
+            self.norms[number] = norms[is_row]
+            if len(self.unclipped_norms) == len(self.norms) and len(self.unclipped_norms[number]) == len(norms):
+                self.unclipped_norms[number] = self.unclipped_norms[number][is_row]
+            self.rows -= surplus
+            return
+
     def moved_outside(self, moved: Scalar) -> None:
         self.outside = moved if self.outside is None else torch.maximum(*map(torch.as_tensor, (self.outside, moved)))
 

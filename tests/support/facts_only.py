@@ -48,7 +48,7 @@ def run_with(
     seen = InternalSums(
         largest=zeros + 1.0,
         lower=zeros,
-        sum_norm=zeros + 1.0,
+        sum_norm=zeros + 2.0,
         reported=zeros + 10.0,
         outside=zeros,
         sampling=SamplingSums(records=100, repeats=0, batches=()),

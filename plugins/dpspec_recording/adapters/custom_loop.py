@@ -188,6 +188,7 @@ class CustomLoop(Adapter):
         self.step = PendingStep()
         if self._replays is not None:
             step.batch_generators += self._replays.generators_of(step.indices)
+        step.omit_padding()
         step.silent = not step.noised
         for name in ("noise_multiplier", "clip_norm", "rate"):
             if self.declared[name] is not None:

@@ -68,9 +68,23 @@ LONGER = Fault(
         "number times longer."
     ),
 )
+CLIPPED_SUM = Fault(
+    name="clipped-sum",
+    assumption="clipping",
+    title="steps whose sum of several contributions has the clip norm itself",
+    observed="reported",
+    advice=(
+        "The sum or the mean of the batch was clipped, which bounds no single record: clip the gradient of each "
+        "record, and add them up."
+    ),
+)
 
-#: The difference of a sum's length, in clip norms, that rounding explains.
-_ROUNDING = 1e-6
+#: The difference of a sum's length, in clip norms, that rounding explains; of a sum that was scaled, in float32.
+_ROUNDING, _SCALED = 1e-6, 1e-5
+
+#: The fewest steps with several contributions, and the share of these whose sum has the clip norm. Contributions that
+#: are clipped by themselves have such a sum by chance only, unless all but one are 0.
+_STEPS, _SHARE, _TOGETHER = 20, 0.9, 1.5
 
 
 class Contributions(Probe[ContributionFacts]):
@@ -118,3 +132,7 @@ def _of_sums(lengths: np.ndarray[Any, Any], reported: np.ndarray[Any, Any], run:
             clipped = np.fmin(clipped, reported[both])
         limit = clipped * (1.0 + CLIP_TOLERANCE) * (1.0 + run.norm_excess) + _ROUNDING
         yield LONGER.none_found(int((lengths[both] > limit).sum()), "length of the sum", None)
+    several_records = both & (np.nan_to_num(run["rows"]) >= 3.0) & (np.nan_to_num(reported) >= _TOGETHER)
+    at_bound = int((np.abs(lengths[several_records] - 1.0) < _SCALED).sum())
+    if at_bound >= _SHARE * several_records.sum() and at_bound >= _STEPS:
+        yield CLIPPED_SUM.none_found(at_bound, f"of {int(several_records.sum())} steps", None)

@@ -33,7 +33,7 @@ from dpspec_recording.watching.noise_facts import UNKNOWN, NoiseFacts, NoiseStat
 if TYPE_CHECKING:
     from dpspec_recording.folder.header import Header
     from dpspec_recording.folder.seen_steps import SeenSteps
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import Array, JudgedRun
     from dpspec_recording.watching.noise_sketch import MeasuredNoise
 
 _ALL_DIRECTIONS = (
@@ -212,6 +212,11 @@ _MOST_VECTORS = 2**12
 #: variation that rounding and the cube root explain.
 _FEWEST_STEPS, _FEWEST_NUMBERS, _ROUNDED = 4, 256, 1.01
 
+#: The minimum numbers of steps and of parameters for the correlation of squared noise with batch sizes, and the largest
+#: weight of one step: a sum of many almost normal values is normal up to its tails. Then the share of the declared
+#: variance that counts as all of it.
+_FEWEST_RELATED_STEPS, _FEWEST_RELATED_NUMBERS, _LARGEST_WEIGHT, _DECLARED = 10, 16, 0.7, 0.99
+
 
 class Noise(Probe[NoiseFacts]):
     """Keeps statistics of the measured noise. Of several ranks, those that add noise have the fact."""
@@ -249,7 +254,13 @@ class Noise(Probe[NoiseFacts]):
             yield from _distribution(statistics)
         yield from _directions(run)
         yield from _lengths(run)
-        if doubt := why_noise_seems_cut(facts) or why_squares_vary(run) or why_repeats_untested(facts):
+        doubt = (
+            why_noise_seems_cut(facts)
+            or why_squares_follow_batches(run)
+            or why_squares_vary(run)
+            or why_repeats_untested(facts)
+        )
+        if doubt:
             yield stated("noise-law", f", but {doubt}", "unchecked")
         else:
             by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
@@ -429,6 +440,47 @@ def why_noise_seems_cut(facts: NoiseFacts | None) -> str:
     return ""
 
 
+def why_squares_follow_batches(run: JudgedRun) -> str:
+    """The correlation of the squared noise with the batch size over the steps, if it is too large; empty otherwise.
+
+    Noise that clients add in shares, or that a loop adds to the mean of each batch, has the declared size on average
+    only: smaller batches have less. Noise above the declared one at all batch sizes is correct.
+    """
+    squares, count = run.scaled_squares, run.header.parameters
+    if squares is None or run.header.world or run.sums_type or count < _FEWEST_RELATED_NUMBERS:
+        return ""
+    sizes = np.where(np.isfinite(run["drawn"]), run["drawn"], run["rows"])
+    if len(sizes) < _FEWEST_RELATED_STEPS or not np.isfinite(sizes).all():
+        return ""
+    mean, centered = float(squares.mean()), sizes - sizes.mean()
+    length = float(np.linalg.norm(centered))
+    # One step with another size, as a short last batch, would test that step alone.
+    if not mean > 0.0 or not length > 0.0 or np.abs(centered).max() > _LARGEST_WEIGHT * length:
+        return ""
+    along = float(_normal_scores(squares / mean, count) @ centered) / length
+    if special.chdtrc(1, along * along / _ROUNDED) > LEVEL:
+        return ""
+    fitted = mean + float(squares @ centered) / length**2 * centered
+    if fitted.min() >= _DECLARED * count:  # additional noise of large batches
+        return ""
+    direction = "more" if along > 0.0 else "less"
+    return (
+        f"larger batches have {direction} noise ({abs(along):.3g} standard errors over {len(sizes)} steps): its size "
+        "follows the number of drawn records. Draw noise of one standard deviation for the sum of each step, also if "
+        "records or clients add shares of it, or it is added to a mean"
+    )
+
+
+def _normal_scores(squares: Array, count: int) -> Array:
+    """Squared lengths of ``count`` normal values, relative to their mean, as almost normal values.
+
+    The cube root of a chi-square is almost normal (Wilson and Hilferty 1931), for 256 numbers within 1e-3.
+    """
+    unit = 2.0 / (9.0 * count)
+    scores: Array = (np.cbrt(squares) - (1.0 - unit)) / math.sqrt(unit)
+    return scores
+
+
 def _variation(run: JudgedRun) -> tuple[float, int] | None:
     """The variance of the squared noise over the steps, relative to independent normal values, and the number of steps.
 
@@ -442,9 +494,7 @@ def _variation(run: JudgedRun) -> tuple[float, int] | None:
     mean = float(squares.mean())
     if not mean > 0.0:
         return None
-    # The cube root of a chi-square is almost normal (Wilson and Hilferty 1931), for 256 numbers within 1e-3.
-    unit = 2.0 / (9.0 * count)
-    normal = (np.cbrt(squares / mean) - (1.0 - unit)) / math.sqrt(unit)
+    normal = _normal_scores(squares / mean, count)
     return float(np.square(normal).sum()) / len(squares), len(squares)
 
 

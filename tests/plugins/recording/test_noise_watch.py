@@ -32,6 +32,7 @@ from dpspec_recording.probes.noise import (
     POOLED,
     Noise,
     _lengths,
+    why_squares_follow_batches,
     why_squares_vary,
 )
 from dpspec_recording.watching.noise_facts import NoiseFacts, NoiseStatistics
@@ -585,10 +586,49 @@ def test_the_documented_variation_of_squares_is_found(steps: int, ratio: float) 
     assert sum(found) >= 45
 
 
-def recorded_squares(squares: Any, numbers: int) -> Any:
-    """A recording with these squared noises in units of the declared variance."""
-    header = types.SimpleNamespace(parameters=numbers, world=0)
-    return types.SimpleNamespace(scaled_squares=squares, header=header, sums_type="")
+@pytest.mark.parametrize("numbers", [42, 5000])
+def test_noise_that_follows_the_batch_size_is_found(numbers: int) -> None:
+    """Shares that clients add are found, and noise on a mean; independent and additional noise is not."""
+    generator = np.random.default_rng(numbers)
+    of_batch = {
+        "independent": lambda sizes: np.ones(len(sizes)),
+        "shares": lambda sizes: sizes / 30.0,
+        "on a mean": lambda sizes: (sizes / 30.0) ** 2,
+        "for the declared mean": lambda sizes: 30.0 / sizes,
+        "additional": lambda sizes: 1.0 + sizes / 15.0,
+        "one short batch": lambda sizes: np.ones(len(sizes)),
+    }
+    reasons = {}
+    for name, variance in of_batch.items():
+        sizes = generator.binomial(300, 0.1, 100).astype(float)
+        if name == "one short batch":
+            sizes = np.append(np.full(99, 30.0), 4.0)
+        squares = generator.chisquare(numbers, 100) * variance(sizes)
+        reasons[name] = why_squares_follow_batches(recorded_squares(squares, numbers, sizes))
+    assert [name for name, reason in reasons.items() if reason] == ["shares", "on a mean", "for the declared mean"]
+    assert reasons["shares"].startswith("larger batches have more noise (")
+    assert reasons["for the declared mean"].startswith("larger batches have less noise (")
+
+
+@pytest.mark.parametrize("numbers", [16, 256])
+def test_independent_noise_does_not_follow_batch_sizes(numbers: int) -> None:
+    generator = np.random.default_rng(numbers)
+    for _ in range(500):
+        squares, sizes = generator.chisquare(numbers, 40), generator.binomial(300, 0.1, 40).astype(float)
+        assert why_squares_follow_batches(recorded_squares(squares, numbers, sizes)) == ""
+
+
+class RecordedSquares(dict[str, Any]):
+    """A recording with squared noises in units of the declared variance, and sizes of batches."""
+
+    def __init__(self, squares: Any, numbers: int, sizes: Any) -> None:
+        super().__init__(drawn=sizes, rows=sizes)
+        self.scaled_squares, self.sums_type = squares, ""
+        self.header = types.SimpleNamespace(parameters=numbers, world=0)
+
+
+def recorded_squares(squares: Any, numbers: int, sizes: Any = None) -> Any:
+    return RecordedSquares(squares, numbers, np.full(len(squares), 20.0) if sizes is None else sizes)
 
 
 @pytest.mark.ci

@@ -599,6 +599,31 @@ def test_limits_that_follow_from_the_batch_are_noticed():
     assert noticed == ["median", "quantile"]
 
 
+def test_a_quantile_of_the_batch_that_is_scaled_to_the_clip_norm_is_noticed():
+    """Its share of longest norms is constant; with a constant limit, or a noisy quantile, it is random."""
+    generator = np.random.default_rng(7)
+    limits = {
+        "median": lambda norms: np.median(norms),
+        "sorted": lambda norms: np.sort(norms)[len(norms) // 2],
+        "quantile": lambda norms: np.quantile(norms, 0.8),
+        "constant": lambda norms: 1.0,
+        "noisy quantile": lambda norms: np.quantile(norms, 0.8) + 0.1 * generator.normal(),
+        "none clipped": lambda norms: 9.0,
+        "all clipped": lambda norms: 0.01,
+        "largest": lambda norms: norms.max(),
+    }
+    noticed = {}
+    for name, limit in limits.items():
+        rule = EqualNorms()
+        for number in range(1, 60):
+            norms = generator.uniform(0.1, 2.0, generator.binomial(1000, 0.05))
+            rule.after_step(step(number, norms=np.minimum(norms / limit(norms), 1.0)))
+        noticed[name] = caution(rule, replace(RUN, records=1000, drawn_records=3000, steps=60))
+        assert caution(rule, replace(RUN, records=100, drawn_records=3000, steps=60)) == ""  # half of all in a batch
+    assert [name for name, text in noticed.items() if text] == ["median", "sorted", "quantile"]
+    assert noticed["median"].startswith("In 59 of 59 batches the same share of the contributions, up to one, has")
+
+
 def test_norms_before_clipping_show_longer_means_too():
     generator = np.random.default_rng(7)
     norms = {
