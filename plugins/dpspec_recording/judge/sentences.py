@@ -121,7 +121,7 @@ def confirmations(
         its_tails = f", and the noise is Gaussian in all directions and {tails}" if tails else ""
         yield (
             "the loop reports every drawn batch, skips none by its records or size, cuts and fills none, and "
-            "draws them at random (by no hash or list); its norms (after all weights), sums and noise are true, "
+            "draws them at random (by no hash, list or loss); its norms (after all weights), sums and noise are true, "
             f"no loss or norm decides that noise is drawn again, no key or random number has two uses{its_tails}"
         )
         if header.federated:
