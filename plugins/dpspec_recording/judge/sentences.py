@@ -118,7 +118,9 @@ def confirmations(
         yield "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by layer"
     if header.is_reported:
         tails = untested_tails(run.fact(Noise))
-        its_tails = f", and the noise is Gaussian in all directions and {tails}" if tails else ""
+        its_tails = (
+            f", and the noise is Gaussian in all directions, of one size for all batches, and {tails}" if tails else ""
+        )
         yield (
             "the loop reports every drawn batch, skips none by its records or size, cuts and fills none, and "
             "draws them at random (by no hash, list or loss); its norms (after all weights), sums and noise are true, "

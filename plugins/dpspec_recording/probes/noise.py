@@ -457,15 +457,20 @@ def why_squares_follow_batches(run: JudgedRun) -> str:
     # One step with another size, as a short last batch, would test that step alone.
     if not mean > 0.0 or not length > 0.0 or np.abs(centered).max() > _LARGEST_WEIGHT * length:
         return ""
-    along = float(_normal_scores(squares / mean, count) @ centered) / length
-    if special.chdtrc(1, along * along / _ROUNDED) > LEVEL:
+    relative = squares / mean
+    scores = _normal_scores(relative, count)
+    along = float(scores @ centered) / length
+    # Noise of low rank varies more, and so follows any sizes.
+    residual = (float(scores @ scores) - along * along) / (len(sizes) - 2)
+    errors = abs(along) / math.sqrt(max(1.0, residual))
+    if special.chdtrc(1, errors * errors / _ROUNDED) > LEVEL:
         return ""
-    fitted = mean + float(squares @ centered) / length**2 * centered
-    if fitted.min() >= _DECLARED * count:  # additional noise of large batches
+    fitted = 1.0 + float(relative @ centered) / length**2 * centered
+    if fitted.min() * mean >= _DECLARED * count:  # additional noise of large batches
         return ""
     direction = "more" if along > 0.0 else "less"
     return (
-        f"larger batches have {direction} noise ({abs(along):.3g} standard errors over {len(sizes)} steps): its size "
+        f"larger batches have {direction} noise ({errors:.3g} standard errors over {len(sizes)} steps): its size "
         "follows the number of drawn records. Draw noise of one standard deviation for the sum of each step, also if "
         "records or clients add shares of it, or it is added to a mean"
     )
