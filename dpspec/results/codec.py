@@ -120,9 +120,10 @@ def load(text: str) -> Result:
         raise ResultError(f"not a dpspec result: values are nested deeper than {MAX_DEPTH} levels")
     if isinstance(data, dict) and data.get("schema") == "dpspec/result/v1":
         raise ResultError("the result is of dpspec 0.2 or older, which can read it: run its spec again")
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        schema = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise ResultError(f"not a dpspec result: schema is {schema!r}, expected {SCHEMA!r}")
+    if not isinstance(data, dict):
+        raise ResultError("not a dpspec result, which is a JSON object: written by --report json=PATH of run or check")
+    if data.get("schema") != SCHEMA:
+        raise ResultError(f"not a dpspec result: schema is {data.get('schema')!r}, expected {SCHEMA!r}")
     for key in _OUTCOME:
         data.pop(key, None)
     audits = data.get("audits")
