@@ -58,7 +58,7 @@ def record(
     A custom loop reports each step by :meth:`Recorder.sampled`, :meth:`Recorder.clipped`, :meth:`Recorder.summed`,
     :meth:`Recorder.noised` and :meth:`Recorder.stepped`, and declares its intentions here or by
     :meth:`Recorder.declare`. The recorder compares the reported sum and noise with the gradients that ``optimizer``
-    gets; without :meth:`Recorder.summed` no claim about a custom loop is proved.
+    gets; without :meth:`Recorder.summed`, ``noise_multiplier`` and ``clip_norm`` no claim about such a loop is proved.
 
     In a training of several processes with Opacus' distributed optimizer, every process records; process K writes
     ``rank-K`` in the folder, and ``dpspec check`` joins them.

@@ -19,6 +19,7 @@ from dpspec.kit.findings import PROFILE_DELTAS, profile
 from dpspec_recording.judge.recorded_run import LARGEST_MULTIPLIER, RecordedRun
 from dpspec_recording.probes.adaptive_count import AdaptiveCount
 from dpspec_recording.probes.clip_limits import CLIP_ROUNDING, ClipLimits
+from dpspec_recording.probes.loop_arguments import omitted_arguments
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
 
@@ -88,7 +89,10 @@ def _epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sc
     multipliers = [sigma for sigma in noise if sigma is not None]
     unknown = len(noise) - len(multipliers)
     if unknown:
-        reason = f"the noise multiplier or the noise was not observed at {unknown} of {len(noise)} steps"
+        at = f"at {unknown} of {len(noise)} steps"
+        reason = f"the noise multiplier or the noise was not observed {at}"
+        if omitted := omitted_arguments(run, "noise_multiplier"):
+            reason = f"the noise multiplier is unknown {at}, because {omitted}"
         return ScheduleEpsilon(None, reason)
     bound = _bounded(run, multipliers, adjacency, delta, size)
     limits = run.fact(ClipLimits)
@@ -121,6 +125,8 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
     if not run.header.in_epochs:
         reason = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
         reason = "were not observed at every step" if run.header.is_poisson else reason
+        if omitted := omitted_arguments(run, "rate"):
+            reason = f"have no declared rate, because {omitted}"
         return ScheduleEpsilon(None, f"the distribution of the batches is unknown: they {reason}")
     if adaptive:
         return ScheduleEpsilon(None, f"adaptive clipping has a bound for Poisson samples only, not {scheme} batches")

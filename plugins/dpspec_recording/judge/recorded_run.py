@@ -97,8 +97,9 @@ class RecordedRun:
 
     columns: by name, (T,) float64; NaN if the recorder did not observe the value. layers: per layer, the sum over the
     steps of the squared noise, in units of the configured variance; quietest: of its step with the smallest noise.
-    rows: (k, W) noise along the recorder's directions, in units of the configured standard deviation, of the first and
-    the last :data:`KEPT` steps, and of some at the beginning and the end of each of several parts. end: None if the
+    rows: (k, W) noise along the recorder's directions, in units of the configured standard deviation, 0 if that is not
+    known, of the first and the last :data:`KEPT` steps, and of some at the beginning and the end of each of several
+    parts. end: None if the
     recording has none. scored: None if canaries were not scored.
     """
 
@@ -418,7 +419,9 @@ def read_run(path: Path) -> RecordedRun:
             first += [*last][-head:]
             last.clear()
         if header.width and not (resumed is not None and resumed.is_lost(step.step)):
-            row = step.directions if len(step.directions) else np.zeros(header.width, dtype=np.float16)
+            # Noise without a declared size has no unit: its directions are in no standard deviations.
+            is_scaled = len(step.directions) and step.deviation > 0.0
+            row = step.directions if is_scaled else np.zeros(header.width, dtype=np.float16)
             (first if len(first) < KEPT or (begun and step.step <= begun + head) else last).append(row)
     columns = {name: np.array(column) for name, column in column_values.items()}
     for name in ("drawn", "batches", "rows", "updates", "told_steps"):

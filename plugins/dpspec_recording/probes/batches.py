@@ -24,6 +24,7 @@ from dpspec_recording.notices import notice
 from dpspec_recording.outcomes.conditions import TEXTS, stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.probes.loop_arguments import omitted_arguments
 from dpspec_recording.probes.probe import Probe, Training, emits
 
 if TYPE_CHECKING:
@@ -120,6 +121,9 @@ class Batches(Probe[BatchFacts]):
         yield from _tests(run, is_sampled=is_sampled)
         if is_sampled:
             yield _sampling(run)
+        elif omitted_arguments(run, "rate"):
+            omitted = omitted_arguments(run, "rate", "records")
+            yield stated("sampling", f", but the batches have no declared rate: {omitted}", "unchecked")
         if is_sampled or header.in_epochs:
             yield from _unused(facts, run)
         if header.in_epochs:
@@ -145,6 +149,8 @@ def _sampling(run: JudgedRun) -> Outcome:
     internal = run.internal
     sampling_observed = internal is not None and internal.sampling is not None
     missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
+    if omitted := omitted_arguments(run, "records"):
+        missing = f", but batches were not compared with the dataset, because {omitted}"
     return stated("sampling", "" if sampling_observed else missing, "reported" if sampling_observed else "unchecked")
 
 

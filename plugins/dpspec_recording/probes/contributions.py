@@ -22,6 +22,7 @@ from dpspec_recording.folder.merging import join_by, word
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING, stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.probes.loop_arguments import omitted_arguments
 from dpspec_recording.probes.probe import Probe, Training, emits
 
 if TYPE_CHECKING:
@@ -111,7 +112,10 @@ class Contributions(Probe[ContributionFacts]):
         if internal is not None:
             yield from _of_sums(internal.sum_norm, internal.reported, run)
         if run.header.clipping != "ghost" and not run.has_contributions:
-            yield stated(PER_RECORD_CLIPPING, "; single contributions were not observed", "unchecked")
+            doubt = "; single contributions were not observed"
+            if omitted := omitted_arguments(run, "clip_norm"):
+                doubt = f", but norms have no limit, because {omitted}"
+            yield stated(PER_RECORD_CLIPPING, doubt, "unchecked")
         if rows := run.further_rows:
             text = f"; every step has {several(rows, 'row')} beyond its records: if public, --assume public-rows"
             yield stated("public-rows", text, "unchecked")

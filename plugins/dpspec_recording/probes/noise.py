@@ -27,6 +27,7 @@ from dpspec.stats.conformance.measurement import LEVEL, LimitOf, Measurement
 from dpspec_recording.outcomes.conditions import FRESH, GAUSSIAN, stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.probes.loop_arguments import omitted_arguments
 from dpspec_recording.probes.probe import Probe, Training, emits
 from dpspec_recording.watching.noise_facts import UNKNOWN, NoiseFacts, NoiseStatistics, Repeats
 
@@ -265,6 +266,9 @@ class Noise(Probe[NoiseFacts]):
         else:
             by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
             yield stated("noise-law", by_torch if emits(run.header, "before_noise") else "")
+        if omitted := omitted_arguments(run, "noise_multiplier", "clip_norm"):
+            text = f"the size of the noise was not compared with a declared one, because {omitted}"
+            yield stated("noise", status="unchecked", text=text)
         if facts is None and run.audits is not None and run.header.shards:
             yield stated("noise", status="unchecked", text="the noise of a rank was not observed")
 

@@ -23,6 +23,7 @@ from dpspec_recording.folder.merging import Number, join_by
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.probes.loop_arguments import omitted_arguments
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
@@ -117,6 +118,9 @@ def why_noise_unconfirmed(run: JudgedRun) -> str:
     gradients, zero = run.fact(ReportedGradients), run["noise_squares"] == 0.0
     if zero.any():
         return f"the reported noise is zero at {int(zero.sum())} of {run.steps} steps"
+    compared = gradients is not None and gradients.steps
+    if not compared and (omitted := omitted_arguments(run, "noise_multiplier", "clip_norm")):
+        return f"noise of unknown size was not compared, because {omitted}"
     if gradients is None or not gradients.steps:
         return (
             "no gradient could be compared with it: report norms and noise, and let the given optimizer step once, "
