@@ -135,6 +135,11 @@ class JoinedFolder:
         return next(filter(None, (rank_folder.fault for rank_folder in self.ranks)), "")
 
     @property
+    def lost_files(self) -> tuple[str, ...]:
+        """The lost files of all ranks."""
+        return tuple(f"{folder.path.name}/{name}" for folder in self.ranks for name in folder.lost_files)
+
+    @property
     def has_internal(self) -> bool:
         return all(rank_folder.has_internal for rank_folder in self.ranks)
 

@@ -177,6 +177,12 @@ class ResumedFolder:
         return self.parts[-1].fault
 
     @property
+    def lost_files(self) -> tuple[str, ...]:
+        """The lost files of all parts."""
+        numbered = zip(self.numbers, self.parts, strict=True)
+        return tuple(f"{name} of part {number}" for number, part in numbered for name in part.lost_files)
+
+    @property
     def has_internal(self) -> bool:
         return all(part.has_internal for part in self.parts)
 

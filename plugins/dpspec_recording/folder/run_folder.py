@@ -390,6 +390,17 @@ class RunFolder:
         return last[0].payload.decode("utf-8", "replace") if last and last[0].kind == FAULT else ""
 
     @property
+    def lost_files(self) -> tuple[str, ...]:
+        """The names of files that the recorder wrote and the folder lacks, without ``internal.log``, which tests need.
+
+        ``states.log`` is written from the beginning, ``weights.json`` at the end, which has its digest.
+        """
+        payload = next((frame.payload for frame in self._frames(STEPS) if frame.kind == END), None)
+        files = None if payload is None else self._end(payload, str(self.path / STEPS))[1]
+        written = (STATES, WEIGHTS) if files is not None and files.weights else (STATES,)
+        return tuple(name for name in written if not (self.path / name).exists())
+
+    @property
     def has_internal(self) -> bool:
         return (self.path / INTERNAL).exists()
 

@@ -89,10 +89,9 @@ def _epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> Sc
     multipliers = [sigma for sigma in noise if sigma is not None]
     unknown = len(noise) - len(multipliers)
     if unknown:
-        at = f"at {unknown} of {len(noise)} steps"
-        reason = f"the noise multiplier or the noise was not observed {at}"
+        reason = f"the noise multiplier or the noise was not observed at {unknown} of {len(noise)} steps"
         if omitted := omitted_arguments(run, "noise_multiplier"):
-            reason = f"the noise multiplier is unknown {at}, because {omitted}"
+            reason = f"the noise multiplier is unknown at {unknown} of {len(noise)} steps, because {omitted}"
         return ScheduleEpsilon(None, reason)
     bound = _bounded(run, multipliers, adjacency, delta, size)
     limits = run.fact(ClipLimits)

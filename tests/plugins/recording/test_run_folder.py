@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.checked_runs import Question, check_run
+from support.checked_runs import Question, check_run, checked
 from support.plain_loop import plain_loop, rebuilt
 from torch import nn
 
@@ -24,6 +24,7 @@ from dpspec_recording.folder.run_folder import (
     INTERNAL,
     LONGEST,
     MARK,
+    STATES,
     STEPS,
     JournalWriter,
     RunFolder,
@@ -31,6 +32,7 @@ from dpspec_recording.folder.run_folder import (
     read_frames,
 )
 from dpspec_recording.folder.step_record import InternalStep, PublicStep
+from dpspec_recording.folder.weights import WEIGHTS
 from dpspec_recording.judge.recorded_run import _summed_norms
 from dpspec_recording.probes.builtin import PROBES
 
@@ -76,6 +78,24 @@ def test_a_recording_without_its_internal_part_says_so(recordings, tmp_path):
         "per-record-clipping",
         "model-state",
     }
+
+
+@pytest.mark.parametrize("name", [STATES, WEIGHTS])
+def test_a_recording_without_one_of_its_files_is_open_and_names_it(name, recordings, tmp_path):
+    copy = recordings.copy("custom loop", tmp_path / "run")
+    assert checked(copy, epsilon=100.0).verdict == "proved"
+    (copy / name).unlink()
+    without = checked(copy, epsilon=100.0)
+    assert without.status == ("open", "no-deviation-found")
+    assert f"but the recording lacks {name}, which its recorder wrote" in without.channel("released-model").reason
+
+
+def test_a_killed_recording_lacks_no_file(tmp_path):
+    plain_loop(tmp_path / "run", steps=2, killed=True)
+    without_end = checked(tmp_path / "run", epsilon=100.0)
+    assert without_end.verdict == "open"
+    assert "has no end after step" in without_end.doubts
+    assert "lacks" not in without_end.doubts
 
 
 class Noon:
