@@ -88,12 +88,16 @@ class RecordsInModel(InputRule[HeldRecords]):
             self._search([rows.detach()])
 
     def stop(self) -> None:
-        """Search again after the training: a buffer may get records step by step."""
+        """Search again after the training: a buffer may get records step by step.
+
+        If an exception ends the block in the first step, that step is written after the rules stop.
+        """
         super().stop()
         model, loader = self._model, self._loader
+        rows, self._input = self._input, None
         if model is not None:
             with contextlib.suppress(Exception):
-                self._search(_tables(loader))
+                self._search([*_tables(loader), *([] if rows is None else [rows.detach()])])
             with contextlib.suppress(Exception):
                 self._compare_read_rows(_tables(loader))
         self._model = self._loader = self._replayer = None

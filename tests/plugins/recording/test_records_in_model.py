@@ -138,6 +138,15 @@ def test_the_first_inputs_of_a_loop_by_functional_calls_are_read(nodes: Tensor, 
     assert rule.facts().rows_by_tensor == held
 
 
+def test_the_inputs_of_a_first_step_that_an_exception_ends_are_compared() -> None:
+    model, rule = Model(nodes=X), RecordsInModel()
+    rule.start(RuleSetup(model=model, loader=None))
+    model(X[:5])
+    rule.stop()
+    rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0))
+    assert rule.facts().rows_by_tensor == {"attribute nodes": 5}
+
+
 def of_columns(value: Any) -> tuple[str, ...]:
     model = Model(constants=value)
     if isinstance(value, Tensor):

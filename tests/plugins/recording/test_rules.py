@@ -59,6 +59,21 @@ def started(rule, **setup):
     return rule
 
 
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("with_loader", [False, True])
+def test_rules_may_stop_before_the_first_step_is_written(rule, with_loader):
+    """An exception in the first step of a custom loop: the rest of the step is written after the block."""
+    x, y = rows()
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    observer = started(code_of(rule)(), model=model, optimizer=optimizer, loader=loader(x, y) if with_loader else None)
+    model(x[:5]).sum().backward()
+    optimizer.step()
+    observer.stop()
+    observer.after_step(RuleStep(number=1, drawn=np.arange(5), norms=np.ones(5), clip_norm=1.0, noise=torch.ones(14)))
+    json_records.read(observer.kind, json_records.write(observer.facts()), "facts")
+
+
 def step(number=1, drawn=None, norms=None, noise=None, unclipped=None):
     return RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=1.0, noise=noise, unclipped_norms=unclipped)
 
