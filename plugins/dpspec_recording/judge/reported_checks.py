@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from dpspec.contract import Check
 from dpspec.decimals import nearest
 from dpspec.stats.conformance import batch_checks, run_checks, sampling, table
 from dpspec.stats.conformance.measurement import Abstention, Measurement
@@ -35,12 +38,14 @@ _ADVICE = {
     "draw each record at most once for a step, also if the step joins batches of several passes.",
 }
 
-#: Advice for a measured variance of zero.
-_EQUAL = {
-    batch_checks.evenness.name: f"All batches have the same size, as torch.randperm(records)[:size] draws them: "
-    f"{_POISSON}",
-    batch_checks.inclusions.name: f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}",
-}
+#: Advice on batches of one size, to which small batches were not filled, and on an equal number of batches of each
+#: record.
+_FIXED_SIZE = f"All batches have the same size, as torch.randperm(records)[:size] draws them: {_POISSON}"
+_EQUALLY_OFTEN = f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
+_OF_FIXED_SIZES = (batch_checks.evenness.name, sampling.SMALLEST_SIZE)
+
+#: Tests that reject a step with the records of several batches and the gradients of one.
+_OF_SKIPPED_BATCHES = (run_checks.repeated_records.name, run_checks.MISSING_NORMS)
 
 
 def reported_checks(run: RecordedRun) -> Iterator[RunTest]:
@@ -53,14 +58,40 @@ def reported_checks(run: RecordedRun) -> Iterator[RunTest]:
             check=check,
             is_exact=isinstance(outcome, Measurement) and outcome.is_exact,
             limit_of=row.limit_of,
-            advice=_advice(name, check.measured),
+            advice=_advice(name, check, run),
         )
 
 
-def _advice(name: str, measured: float | None) -> str:
+def _advice(name: str, check: Check, run: RecordedRun) -> str:
+    measured = check.measured
+    if check.assumption == "sampling" and _is_one_unended_step(run):
+        return ""  # of the steps with several updates
+    if name in _OF_SKIPPED_BATCHES and _skips_batches(run):
+        return ""  # of the steps with several drawn batches
+    if name in _OF_FIXED_SIZES and run.steps > 1 and len(np.unique(run["drawn"])) == 1:
+        return _FIXED_SIZE
+    if name == batch_checks.inclusions.name and measured == 0:
+        return _EQUALLY_OFTEN
     if name == SCALE and measured:
         return (
             f"All noise has {nearest(measured, digits=3)} times the declared standard deviation: check the noise "
             "multiplier, and that the clip norm multiplies it once."
         )
-    return _ADVICE.get(name, _EQUAL.get(name, "") if measured == 0 else "")
+    return _ADVICE.get(name, "")
+
+
+def _is_one_unended_step(run: RecordedRun) -> bool:
+    """Whether a custom loop updates the parameters several times in its only step: it never calls run.stepped()."""
+    return run.header.is_reported and run.steps == 1 and bool(run["updates"][0] > 1)
+
+
+def _skips_batches(run: RecordedRun) -> bool:
+    """Whether steps follow batches that were drawn and skipped, as by continue.
+
+    The sampler of such a step drew several batches, whose records have fewer gradients. All other steps have one batch
+    and a gradient of each record, unlike steps on the batches of another loader.
+    """
+    several, single = run["batches"] > 1, run["batches"] == 1
+    has_fewer = run["drawn"] > run["rows"]
+    is_explained = np.where(has_fewer, several, single)
+    return run.header.is_poisson and bool(several.any() and single.any() and is_explained.all())

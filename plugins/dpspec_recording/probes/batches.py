@@ -61,6 +61,11 @@ UNOBSERVED = Fault(
         "each batch: a second one has no sampling. A custom loop reports each batch."
     ),
 )
+#: Advice on unobserved batches of a custom loop without a loader.
+_UNREPORTED = (
+    "Report the batch of each step by run.sampled, also an empty one, before run.stepped: a step without a report has "
+    "no sampling."
+)
 FILLED = Fault(
     name="filled-batches",
     assumption="sampling",
@@ -76,7 +81,10 @@ SEVERAL = Fault(
     assumption="sampling",
     title="steps with several drawn batches",
     observed="reported",
-    advice=("Skipping drawn batches changes the sampling distribution; joining batches changes the sampling rate."),
+    advice=(
+        "Step with every drawn batch by itself, also with a small one. Skipping drawn batches changes the sampling "
+        "distribution; joining batches changes the sampling rate."
+    ),
 )
 
 
@@ -137,7 +145,8 @@ def _tests(run: JudgedRun, *, is_sampled: bool) -> Iterator[Outcome]:
         yield ORDERED.compared(False, 1, 0, "scheme", title=f"{ORDERED.title} {header.scheme}")
         return
     if is_sampled:
-        yield UNOBSERVED.none_found(run.rates.count(None), "every step has a batch")
+        advice = _UNREPORTED if header.is_reported and header.no_loader else None
+        yield UNOBSERVED.none_found(run.rates.count(None), "every step has a batch", advice=advice)
     if run.options.fills_empty:
         yield FILLED.none_found(int(run.filled.sum()), f"of {run.steps} batches", None)
     if header.is_poisson and np.isfinite(run["batches"]).any():

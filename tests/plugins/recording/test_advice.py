@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+import numpy as np
 import pytest
 from support.checked_runs import checked, run_page
 from support.facts_only import run_with
@@ -13,9 +14,12 @@ from dpspec.contract import FrozenMap
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.conformance.batch_checks import BatchSums
-from dpspec_recording.judge.advice import retraining_of
+from dpspec.stats.conformance.sampling import summary
+from dpspec_recording.judge.advice import advice_on, retraining_of
 from dpspec_recording.judge.bounds import ScheduleBounds
+from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.reported_checks import reported_checks
+from dpspec_recording.outcomes.outcome import run_tests
 
 GENERAL = (
     "train with a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"
@@ -89,3 +93,54 @@ def test_a_record_twice_in_a_batch_has_its_own_advice(repeats: int) -> None:
     (test,) = (each for each in reported_checks(run) if each.title == "records drawn twice into one batch")
     assert (test.check.p_value == 0.0) == bool(repeats)
     assert "A batch holds a record twice" in test.advice
+
+
+def advice_of(run: RecordedRun, batches: BatchSums, repeats: int = 0) -> str:
+    """Return the advice on a run with these reported batches."""
+    internal = run.internal
+    assert internal is not None
+    assert internal.sampling is not None
+    sampling = dataclasses.replace(internal.sampling, repeats=repeats, batches=(batches,))
+    vars(run)["internal"] = dataclasses.replace(internal, sampling=sampling)
+    tests = (*reported_checks(run), *run_tests(run.all_outcomes))
+    bad = [test for test in tests if test.check.p_value < 1e-6]
+    return " ".join(advice_on(bad, bad))
+
+
+@pytest.mark.parametrize("size", [10, 12])
+def test_batches_of_one_size_are_not_called_filled(size: int) -> None:
+    columns = {"drawn": size, "rows": size, "rate": 0.1 * (1.0 + 1e-15)}
+    run = run_with({}, steps=400, columns=columns, source="own-loop", scheme="none")
+    sizes = BatchSums(steps=400, total=400 * size, squares=400 * size**2, sizes=summary(np.full(400, size)))
+    advice = advice_of(run, sizes)
+    assert "All batches have the same size" in advice
+    assert "filled" not in advice
+
+
+def test_a_loop_that_never_ends_a_step_gets_no_other_advice() -> None:
+    columns = {"drawn": 43, "rows": 43, "updates": 3}
+    run = run_with({}, steps=1, columns=columns, source="own-loop", scheme="none")
+    advice = advice_of(run, BatchSums(steps=1, total=43, squares=43**2, sizes=summary(np.full(1, 43))), repeats=5)
+    assert "A plain loop calls run.stepped() after each" in advice
+    assert "twice" not in advice
+    assert "filled" not in advice
+
+
+def test_skipped_batches_hold_no_record_twice() -> None:
+    several = np.arange(100) % 5 == 0
+    columns = {"drawn": np.where(several, 20.0, 10.0), "batches": np.where(several, 2.0, 1.0)}
+    run = run_with({}, columns=columns, rate=0.1)
+    sizes = BatchSums(steps=100, total=1200, squares=80 * 100 + 20 * 400)
+    skipped = advice_of(run, sizes, repeats=9)
+    assert "Skipping drawn batches" in skipped
+    assert "twice" not in skipped
+    joined = run_with({}, columns={**columns, "rows": columns["drawn"]}, rate=0.1)
+    assert "A batch holds a record twice" in advice_of(joined, sizes, repeats=9)
+
+
+def test_an_unreported_batch_of_a_custom_loop_points_to_no_loader() -> None:
+    drawn = np.where(np.arange(100) == 99, np.nan, 10.0)
+    run = run_with({}, columns={"drawn": drawn}, source="own-loop", scheme="none", no_loader=True)
+    advice = " ".join(test.advice for test in run_tests(run.all_outcomes) if test.check.p_value < 1e-6)
+    assert "Report the batch of each step by run.sampled" in advice
+    assert "make_private" not in advice
