@@ -345,14 +345,16 @@ def _route(
         nearest = min(searched, key=lambda index: abs(index - i))
         indices_by_share.setdefault(share_of[nearest], []).append(i)
 
-    def worst_routed(size: int, indices: Collection[int], *, above: bool) -> Iterator[tuple[int, Interval]]:
-        """The largest answers of both smaller datasets; ``above``: only those above ``highs`` must be narrow."""
+    def worst_routed(
+        size: int, indices: Collection[int], *, narrow_above_highs: bool
+    ) -> Iterator[tuple[int, Interval]]:
+        """The largest answers of both smaller datasets; if ``narrow_above_highs``, others may be wide."""
         for share, all_indices in indices_by_share.items():
             chosen = [i for i in all_indices if i in indices]
             if chosen:
                 datasets = dict.fromkeys((records, max(0, records - size)))
                 alternatives = (routed(size, share, smaller) for smaller in datasets)
-                enough = [highs[i].upper for i in chosen] if above else None
+                enough = [highs[i].upper for i in chosen] if narrow_above_highs else None
                 yield from worst(alternatives, chosen, enough).items()
 
     for i, interval in worst(displaced(group_size), wide).items():
@@ -362,7 +364,7 @@ def _route(
         for share, indices in indices_by_share.items()
         for i in _may_lower(highs, routed(group_size, share, records), indices, answers)
     ]
-    for i, interval in worst_routed(group_size, lower, above=False):
+    for i, interval in worst_routed(group_size, lower, narrow_above_highs=False):
         highs[i] = min(highs[i], interval, key=_upper)
     for size in range(group_size - 1, 0, -1):
         fewer = worst([composed(phases, size, records)], wide, [highs[i].upper for i in wide])
@@ -372,7 +374,7 @@ def _route(
         for i, interval in worst(displaced(size), [*larger], [highs[i].upper for i in larger]).items():
             larger[i] = min(larger[i], interval, key=_upper)
         undecided = [i for i, interval in larger.items() if interval.upper > highs[i].upper]
-        for i, interval in worst_routed(size, undecided, above=True):
+        for i, interval in worst_routed(size, undecided, narrow_above_highs=True):
             larger[i] = min(larger[i], interval, key=_upper)
         for i, interval in larger.items():
             highs[i] = max(highs[i], interval, key=_upper)

@@ -207,7 +207,7 @@ def freedman_epsilon(segments: Sequence[Segment], delta: float) -> float:
     if all(loss < min(width, LARGEST_LOSS) for _, loss, width in scaled):
         for cut in np.geomspace(1e-2, _FARTHEST, _CUTS).tolist():
             step_moments = [
-                (n, cut_moments(loss, width, min(cut, 0.499 * (width - loss)))) for n, loss, width in scaled
+                (n, step_loss_moments(loss, width, min(cut, 0.499 * (width - loss)))) for n, loss, width in scaled
             ]
             epsilons.append(freedman_total(step_moments, delta))
     return min(epsilons)
@@ -267,7 +267,7 @@ def repaired_bound(segments: tuple[Segment, ...], delta: float) -> RepairedBound
     return RepairedBound(mixed_epsilon(inflated, delta), mixed_epsilon(inflated, delta, "improved"), ratio)
 
 
-def cut_moments(loss: float, width: float, cut: float) -> Moments:
+def step_loss_moments(loss: float, width: float, cut: float) -> Moments:
     """The corrected lemma with any ``cut``, in noise scales; ``loss`` is epsilon_0, ``width`` is lambda tau."""
     if not (cut > 0.0 and 2.0 * cut + loss < width):
         raise ValueError(f"2 cut + loss must be below the width {width}, got a cut of {cut}")

@@ -113,7 +113,7 @@ def printed_moments(b: float, c: float, tau: float) -> Moments | None:
     """
     if tau <= max(2.0 * math.log(max(tau, 1e-300)) * b + c, 1.0):
         return None
-    corrected = theory.cut_moments(c / b, tau / b, math.log(tau))
+    corrected = theory.step_loss_moments(c / b, tau / b, math.log(tau))
     loss, outside, twice = corrected.largest, theory.mass_outside(tau / b), 2.0 * (tau - 1.0)
     mean = loss * math.expm1(loss) * (outside + (2.0 * math.log(tau) * b + c) / tau)
     mean += math.expm1(loss) / twice * math.expm1(min(loss / twice, theory.LARGEST_LOSS)) * (1.0 - outside)

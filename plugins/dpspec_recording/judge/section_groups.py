@@ -115,7 +115,7 @@ def with_words(
         ),
         brief=SectionGroup(title="WHAT RAN", sentences=(section.ran, brief), if_deviating=(section.ran, void_brief)),
         closing=CLOSING,
-        open=tuple(_open(channels, unrecognized, "" if ended else incomplete, stopped=stopped)),
+        open=tuple(_reasons_not_proved(channels, unrecognized, "" if ended else incomplete, stopped=stopped)),
         incomplete="" if ended else f"{incomplete} Record the whole training again.",
         answers=FrozenMap({**_ANSWERS, "accounting": f"{prefix}{full}"}),
         answers_if_deviating=FrozenMap({"accounting": f"{prefix}{void_full}"}),
@@ -146,7 +146,9 @@ def _rule(rule: FiredRule) -> str:
     return f"{rule.name}: {rule.text} {rule.why} {rule.fix}{accepted}"
 
 
-def _open(channels: Sequence[Channel], unrecognized: Sequence[str], no_end: str, *, stopped: bool) -> Iterator[Channel]:
+def _reasons_not_proved(
+    channels: Sequence[Channel], unrecognized: Sequence[str], no_end: str, *, stopped: bool
+) -> Iterator[Channel]:
     """The reasons why nothing is proved of a run that does not deviate."""
     doubted = [channel for channel in channels if channel.status in ("open", "violated")]
     if not doubted:

@@ -126,7 +126,7 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
             rows = features.reshape(len(features), -1).double()
             counts = {name: int(scaled.sum()) for name, scaled in _scaled(rows).items()}
             counts["centered"] *= 2 * counts["centered"] >= rows.shape[1]  # the mean of one column may be 0
-            counts["uncorrelated"] = _uncorrelated(rows)
+            counts["uncorrelated"] = _uncorrelated_columns(rows)
             counts["ranked"] = ranked_columns(rows)
             counts["cut"] = cut_columns(rows)
             counts["filled"] = filled_columns(rows)
@@ -193,7 +193,7 @@ _LEVELS = (256.0, 255.0, 100.0, 127.0, 63.0, 31.0)
 _GLANCE = 64
 
 
-def _uncorrelated(rows: Any) -> int:
+def _uncorrelated_columns(rows: Any) -> int:
     """The number of columns of ``rows`` (n, d) without correlation, like principal components of these rows; else 0.
 
     Independent columns have correlations of about 1 / sqrt(n). Designs of integers may have none.

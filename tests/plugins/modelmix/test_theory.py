@@ -150,7 +150,7 @@ def certified(steps: int, loss: float, width: float, rate: float = 1.0) -> Priva
 
 def test_laplace() -> None:
     one, as_printed = (
-        theory.cut_moments(0.05, 200.0, math.log(200.0)),
+        theory.step_loss_moments(0.05, 200.0, math.log(200.0)),
         printed_modelmix.printed_moments(1.0, 0.05, 200.0),
     )
     assert as_printed is not None
@@ -159,7 +159,10 @@ def test_laplace() -> None:
     assert one.second == pytest.approx(1.4559945e-4, rel=6e-8)
     assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.1822067, rel=6e-8)
     assert printed_modelmix.advanced_composition(1000, 0.05, 1e-5) == pytest.approx(10.150690, rel=2e-7)
-    large, printed = theory.cut_moments(1.0, 100.0, math.log(100.0)), printed_modelmix.printed_moments(1.0, 1.0, 100.0)
+    large, printed = (
+        theory.step_loss_moments(1.0, 100.0, math.log(100.0)),
+        printed_modelmix.printed_moments(1.0, 1.0, 100.0),
+    )
     assert (large.mean, large.second) == (pytest.approx(0.19270012, rel=6e-8), pytest.approx(0.11217796, rel=6e-8))
     assert printed is not None
     assert printed.mean == pytest.approx(0.19266874, rel=6e-8)
@@ -172,9 +175,9 @@ def test_laplace() -> None:
 def test_any_cut_bounds_the_moments(loss: float, width: float, cut: float) -> None:
     if 2.0 * cut + loss >= width:
         with pytest.raises(ValueError, match="below the width"):
-            theory.cut_moments(loss, width, cut)
+            theory.step_loss_moments(loss, width, cut)
         return
-    bound = theory.cut_moments(loss, width, cut)
+    bound = theory.step_loss_moments(loss, width, cut)
 
     def density(o: float) -> float:
         return float(log_density_of_sum(np.array([o]), 1.0, width)[0])
@@ -209,7 +212,7 @@ def test_the_total_lies_above_the_certified_epsilon_of_the_pair(steps, loss, wid
 
 
 def test_a_better_cut_and_the_printed_total() -> None:
-    one = theory.cut_moments(0.05, 200.0, math.log(200.0))
+    one = theory.step_loss_moments(0.05, 200.0, math.log(200.0))
     assert theory.freedman_epsilon([segment(1000, 0.05, 200.0)], 1e-5) == pytest.approx(1.62768, abs=5e-6)
     assert theory.freedman_total([(1000, one)], 1e-5) == pytest.approx(2.18221, abs=5e-6)
     # Freedman's linear term has epsilon_0, the printed one its square, which is too small below 1.
@@ -318,7 +321,7 @@ def test_a_step_that_loses_out_of_range_adds_up() -> None:
     # The printed formula has a value where the corrected exponent is out of range.
     printed, corrected = (
         printed_modelmix.printed_moments(1.0 / 12.0, 1.0, 2.0),
-        theory.cut_moments(12.0, 24.0, math.log(2.0)),
+        theory.step_loss_moments(12.0, 24.0, math.log(2.0)),
     )
     assert printed is not None
     assert math.isfinite(printed.mean)
@@ -351,7 +354,7 @@ def test_densities_integrate_to_one(width: float) -> None:
 def test_bounds_rise_relative_to_the_shift() -> None:
     """A gradient of l1 norm c has no larger sum than the one-hot gradient, which the total assumes."""
     for width, cut in itertools.product((5.0, 50.0, 500.0), (0.2, 1.0)):
-        rows = [theory.cut_moments(v, width, cut) for v in np.linspace(0.01, 2.0, 100)]
+        rows = [theory.step_loss_moments(v, width, cut) for v in np.linspace(0.01, 2.0, 100)]
         for which in (0, 1):
             relative = [row[which] / row.largest for row in rows]
             assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(relative))
