@@ -229,20 +229,22 @@ def sampler_of(loader: Any) -> Sampler:
     return Sampler("unknown", name_of(type(batches)), None, records, batches=batches, note=note)
 
 
-def fills_empty_batches(loader: Any) -> bool | None:
-    """Whether Opacus' loader replaces an empty batch by a random row; None for other loaders and older versions.
+def filling_collate(collate_fn: Any) -> Any:
+    """Opacus' function that may replace an empty batch by a random row; None in other loaders and older versions.
 
-    Scripts may wrap its ``collate_fn``, for example to give batches names.
+    Scripts may wrap it, for example to give batches names.
+
+    Args:
+        collate_fn: The function that the loader calls.
     """
-    visited, waiting = set[int](), [(getattr(loader, "collate_fn", None), _WRAPPERS)]
+    visited, waiting = set[int](), [(collate_fn, _WRAPPERS)]
     while waiting:
         collate, depth = waiting.pop()
         if not callable(collate) or id(collate) in visited:
             continue
         visited.add(id(collate))
-        fills = getattr(collate, RAND_ON_EMPTY, None)
-        if fills is not None:
-            return bool(fills)
+        if getattr(collate, RAND_ON_EMPTY, None) is not None:
+            return collate
         if depth:
             waiting += [(inner, depth - 1) for inner in _called_by(collate)]
     return None
