@@ -95,6 +95,10 @@ def verify(
         for name, n in names.items()
         if n > 1
     ]
+    unexpected = dataclasses.replace(result, regressions=None).exit_code
+    if result.exit_code != unexpected:
+        text = f"{unexpected:d} without the earlier result, whose regressions decide"
+        mismatches.append(Mismatch("", "exit_code", f"{result.exit_code:d}", text, differs=False))
     tests = sum(planned_tests([v.kind for v in a.verdicts], a.planned_trials, a.power) for a in result.audits)
     recomputed_audits: list[Recomputed] = []
     with limited(1):  # as in the run

@@ -1,8 +1,8 @@
 """Changes between two results: claims, verdicts, bounds, conformance and declarations.
 
-A bound or a verdict is better or worse only for the same claim, and the verdict of a claim that should fail only if it
-becomes expected or unexpected. A claim with another number or scope is a changed
-claim. Keys that an earlier version lacks have their default values.
+A bound or a verdict is better or worse only for the same claim. If a claim should be refuted, its bounds are neither,
+and its verdict only if it becomes expected or unexpected. A claim with another number or scope is a changed claim. Keys
+that an earlier version lacks have their default values.
 """
 
 from __future__ import annotations
@@ -177,17 +177,17 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
         stated = [*_claim_changes(old, was, new, now)]
         yield from stated
         same = all(change.what == "expect" for change in stated)
-        should_hold = bool({"proved", "supported"} & set(now.expect))
+        should_fail = set(now.expect) <= {"refuted", "contradicted"}
         if was.verdict != now.verdict:
             trend: Trend = "better" if _RANK[now.verdict] > _RANK[was.verdict] else "worse"
             if was.expected != now.expected:
                 trend = "better" if now.expected else "worse"
-            elif not should_hold:  # neither verdict of a control is better
+            elif should_fail:  # neither verdict of a control is better
                 trend = "other"
             yield Change(old.name, "verdict", was.verdict, now.verdict, trend if same else "other", claim)
         limits = (statement(new, now) or {}) if now.kind == "metric" else {"at_most": now.claimed or 0.0}
         # 1 if a larger value is better, -1 if a smaller one is, 0 if the claim does not say.
-        towards = (limits.get("at_most") is None) - (limits.get("at_least") is None) if same and should_hold else 0
+        towards = (limits.get("at_most") is None) - (limits.get("at_least") is None) if same and not should_fail else 0
         for end in ("upper", "lower"):
             old_end, new_end = getattr(was, end), getattr(now, end)
             if not equal(old_end, new_end):

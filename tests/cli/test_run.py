@@ -324,6 +324,17 @@ def test_a_regression_names_its_cause_and_the_bound(dpspec, known):
     assert lines[-1] == "Worse than the earlier result."
 
 
+def test_verify_does_not_believe_a_result_that_only_an_earlier_one_lets_pass(dpspec, known):
+    failing = (*known[:-2], "--set", "claims.one.epsilon=0.1", "--remedy-seconds", "0", "-q")
+    assert dpspec(*failing, "--report", "json=failing.json").code == 1
+    compared = dpspec(*failing, "--baseline", "failing.json", "--report", "json=compared.json")
+    assert (compared.code, json.loads(Path("compared.json").read_text("utf-8"))["passed"]) == (0, True)
+    assert dpspec("verify", "failing.json").code == 0
+    doubted = dpspec("verify", "compared.json")
+    assert doubted.code == 7
+    assert "1 without the earlier result, whose regressions decide" in " ".join((doubted.out + doubted.err).split())
+
+
 def test_changes_without_a_regression_are_not_printed(dpspec, known):
     ended = dpspec(*known, "--set", "mechanism.noise_multiplier=1.1", "-q")
     assert (ended.code, ended.err) == (0, "No regression from the earlier result.\n")

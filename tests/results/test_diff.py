@@ -61,6 +61,9 @@ TWO = factory.result(
 CONTROL, HELD = judged(verdict="refuted", expect=("refuted",)), judged(expect=("refuted",), expected=False)
 
 
+MOVED = ("demo", "one", "2.5", "2.9")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "found"),
     [
@@ -72,6 +75,7 @@ CONTROL, HELD = judged(verdict="refuted", expect=("refuted",)), judged(expect=("
         (CONTROL, HELD, [("demo", "one", "refuted", "proved")]),
         (HELD, CONTROL, []),
         (judged(verdict="open", expect=("refuted",), expected=False), CONTROL, []),  # bounds alone refute no control
+        (judged(verdict="open", expect=("open",)), judged(verdict="open", expect=("open",), upper=2.9), [MOVED]),
         (PROVED, DEVIATING, [("demo", "", "not-run", "deviates")]),
         (
             factory.result(factory.audit("other")),
