@@ -121,7 +121,7 @@ def load(text: str) -> Result:
     if isinstance(data, dict) and data.get("schema") == "dpspec/result/v1":
         raise ResultError("the result is of dpspec 0.2 or older, which can read it: run its spec again")
     if not isinstance(data, dict):
-        raise ResultError("not a dpspec result, which is a JSON object: written by --report json=PATH of run or check")
+        raise ResultError("not a dpspec result: not a JSON object, as --report json=PATH of run and check writes")
     if data.get("schema") != SCHEMA:
         raise ResultError(f"not a dpspec result: schema is {data.get('schema')!r}, expected {SCHEMA!r}")
     for key in _OUTCOME:
