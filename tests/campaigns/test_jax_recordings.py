@@ -3,20 +3,16 @@
 Needs jax, optax and jax_privacy. ``--run-slow`` runs all trainings.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from support.checked_runs import CheckedRun, Question, check_run
 
 import dpspec
-from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
 from dpspec.results.conformance_status import rejected
-from dpspec_recording.rules.guessable_seed import GuessableSeed
 from dpspec_recording.watching.arrays import ArrayModel, ReportedUpdates
 
 jax = pytest.importorskip("jax")
@@ -241,44 +237,6 @@ def test_sound_trainings_are_proved(name: str, tmp_path: Path) -> None:
     assumes = found.audit.recording.assumes if found.audit.recording is not None else ()
     assert assumption in assumes
     assert ("update-rule" in assumes) is (assumption == "update-rule")
-
-
-@pytest.mark.parametrize(
-    ("name", "seeds"),
-    [("itself", {"jax": 0}), ("split", {"jax": 7}), ("split again", {"jax": 42}), ("folded", {"jax": 1337}), ("", {})],
-)
-def test_keys_of_usual_seeds_are_guessable(name: str, seeds: dict[str, int]) -> None:
-    random = jax.random
-    keys = {
-        "itself": random.key(0),
-        "split": random.split(random.PRNGKey(7), 5)[4],
-        "split again": random.split(random.split(random.key(42))[1], 3)[2],
-        "folded": random.fold_in(random.key(1337), 1),
-        "": random.key(2**31 + 7777),
-    }
-    noise = np.asarray(2.5 * random.normal(keys[name], (20, 3))).reshape(-1)
-    rule = GuessableSeed()
-    rule.start(RuleSetup(model=ArrayModel(_TWO)))
-    rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0, noise=torch.from_numpy(noise.copy())))
-    assert rule.facts().loop_noise == seeds
-    text = rule.caution(rule.facts(), RuleRun(own_loop=True, steps=9, delta=1e-5))
-    assert (f"jax.random.key({seeds.get('jax')})" in text) is bool(seeds)
-
-
-@pytest.mark.parametrize(
-    ("made_before", "is_found"), [(0, True), (3500, True), (-900, False), (5000, False), (90_000, False)]
-)
-def test_keys_of_the_clock_are_guessable_within_an_hour(made_before: int, is_found: bool) -> None:
-    """The noise of each array follows from its own key, and the first array has too few numbers to compare."""
-    seed = int(time.time()) - made_before
-    _, step_key = jax.random.split(jax.random.key(seed))
-    shapes = [(3,), (20, 3), (3, 4)]
-    keys = jax.random.split(step_key, 3)
-    noise = np.concatenate([np.ravel(1.3 * jax.random.normal(k, shape)) for k, shape in zip(keys, shapes, strict=True)])
-    rule = GuessableSeed()
-    rule.start(RuleSetup(model=ArrayModel([np.ones(shape, np.float32) for shape in shapes])))
-    rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0, noise=torch.from_numpy(noise)))
-    assert rule.facts().loop_noise == ({"jax": seed} if is_found else {})
 
 
 FAST_FAULTS = {"half the noise", "too many steps", "repeated key", "shuffled", "fitted outside"}

@@ -143,62 +143,6 @@ def test_a_small_seed_of_numpy_is_guessable_if_the_loop_draws_from_it(used_befor
         np.random.set_state(state)
 
 
-class _TorchSource:
-    def __init__(self, seed):
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def normal(self, *shape):
-        return torch.randn(*shape, generator=self._generator)
-
-    def uniform(self, count):
-        return torch.rand(count, generator=self._generator).numpy()
-
-
-class _NumpySource:
-    def __init__(self, generator):
-        self._generator = generator
-
-    def normal(self, *shape):
-        return torch.tensor(self._generator.normal(size=shape), dtype=torch.float32)
-
-    def uniform(self, count):
-        return self._generator.random(count)
-
-
-SOURCES = {
-    "torch.Generator().manual_seed({})": _TorchSource,
-    "numpy.random.RandomState({})": lambda seed: _NumpySource(np.random.RandomState(seed % 2**32)),
-    "numpy.random.default_rng({})": lambda seed: _NumpySource(np.random.default_rng(seed)),
-}
-
-
-@pytest.mark.family
-@pytest.mark.parametrize("whole", [False, True], ids=["by-tensor", "flat"])
-@pytest.mark.parametrize("width", [2, 6, 40])
-@pytest.mark.parametrize("code", SOURCES)
-def test_a_small_seed_of_the_loops_own_generator_lets_the_noise_be_recomputed(code, width, whole):
-    def noise(seed):
-        source = SOURCES[code](seed)
-        tensors = [source.normal(2 * width + 2)] if whole else [source.normal(2, width), source.normal(2)]
-        return 0.7 * torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-    for seed, text in ((42, code.format(42)), (SECRET, "")):
-        rule = started(guessable_seed.GuessableSeed(), model=nn.Linear(width, 2))
-        rule.after_step(step(noise=noise(seed)))
-        assert caution(rule).startswith(text)
-        assert ("recompute the noise" in caution(rule)) is bool(text)
-
-
-@pytest.mark.family
-@pytest.mark.parametrize("code", SOURCES)
-def test_a_small_seed_of_the_loops_own_generator_lets_its_batches_be_recomputed(code):
-    for seed, text in ((0, code.format(0)), (SECRET, "")):
-        rule = started(guessable_seed.GuessableSeed())
-        rule.after_step(step(drawn=np.flatnonzero(SOURCES[code](seed).uniform(60_000) < 0.004)))
-        assert caution(rule).startswith(text)
-        assert ("recompute the batches" in caution(rule)) is bool(text)
-
-
 def traced(make):
     """The seeds of the noise, the indices and the sum of a step that ``make`` draws."""
     trace = StepTrace()
@@ -269,13 +213,6 @@ def test_the_generators_of_noise_and_batches_are_found_in_the_operations_of_a_st
         set(),
         set(),
     ]
-
-
-@pytest.mark.parametrize("drawn", [[], [0], [1, 2, 9], list(range(50))])
-def test_batches_that_any_generator_may_draw_match_no_seed(drawn):
-    rule = started(guessable_seed.GuessableSeed())
-    rule.after_step(step(drawn=np.array(drawn, dtype=np.int64), noise=torch.zeros(12)))
-    assert caution(rule) == ""
 
 
 @pytest.mark.parametrize(("noise", "near"), [(0.01, 16), (None, 0)])
