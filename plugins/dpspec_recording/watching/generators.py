@@ -67,8 +67,7 @@ _recordings: dict[tuple[str, int], list[Kept]] = {}
 def keep(generator: torch.Generator, start: Tensor, owner: str = "") -> None:
     """Keep the state of a generator whose recording ends. start: its state at the beginning of the recording."""
     recordings = _recordings.setdefault((generator.device.type, generator.initial_seed()), [])
-    runs_on = _runs_on(generator, recordings, start)
-    recordings.append(Kept(owner, start, generator.get_state(), runs_on))
+    recordings.append(Kept(owner, start, generator.get_state(), _runs_on(generator, recordings, start)))
     del recordings[:-_MOST_KEPT]
 
 
@@ -77,23 +76,24 @@ def continued_state(generator: torch.Generator, owner: str = "") -> Tensor:
 
     It did not run on if it, or a recording since then, of another training too, began with the state of a new seed,
     with a state of an earlier beginning, or before the last end in one block. A script that sets the same secret seed
-    again, and draws another number of values before the recording, is not found: the statement asks for it, and a
-    public seed is ``guessable-seed``.
+    again, and draws another number of values before the recording, is not found: the statement names it, and a public
+    seed is ``guessable-seed``.
     """
     state = generator.get_state()
     recordings = _recordings.get((generator.device.type, generator.initial_seed()), [])
     last = next((n for n in reversed(range(len(recordings))) if recordings[n].owner == owner), None)
     if last is None:
         return state
-    runs_on = all(kept.runs_on for kept in recordings[last + 1 :]) and _runs_on(generator, recordings, state)
-    return recordings[last].end if runs_on else state
+    if all(recording.runs_on for recording in recordings[last + 1 :]) and _runs_on(generator, recordings, state):
+        return recordings[last].end
+    return state
 
 
 def _runs_on(generator: torch.Generator, recordings: Sequence[Kept], state: Tensor) -> bool:
     if not recordings or torch.equal(state, recordings[-1].end):
         return True
     seeded = torch.Generator(generator.device).manual_seed(generator.initial_seed()).get_state()
-    if any(torch.equal(state, used) for used in (seeded, *(kept.start for kept in recordings))):
+    if any(torch.equal(state, used) for used in (seeded, *(recording.start for recording in recordings))):
         return False
     return _may_be_later(generator.device.type, recordings[-1].end, state)
 
