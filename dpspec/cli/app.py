@@ -18,6 +18,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
+try:
+    from typer import TyperException
+except ImportError:  # typer below 0.27, which Flower requires, raises the exceptions of click
+    from click import ClickException as TyperException  # type: ignore[assignment]
+
 from dpspec.cli import interrupt
 from dpspec.cli.output import REFUSED, emit, flush, note, silence, tolerate_any_character
 from dpspec.contract.commands import OWN_COMMANDS, Command
@@ -75,7 +80,7 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
         else:
             note(f"error: {_said(error)}")
         return error.exit_code
-    except typer.TyperException as error:
+    except TyperException as error:
         _show_usage(error)
         return ExitCode.USAGE
     except SystemExit as end:
@@ -152,7 +157,7 @@ def _interrupted() -> int:
     return ExitCode.TERMINATED if terminated else ExitCode.INTERRUPTED
 
 
-def _show_usage(error: typer.TyperException) -> None:
+def _show_usage(error: TyperException) -> None:
     text = error.format_message()
     if text.startswith("Usage: "):  # a group without a command shows its help
         note(text)

@@ -118,7 +118,8 @@ def test_what_the_system_refuses_is_no_bug(code, capsys):
 def test_a_wrong_command_line_is_told_like_any_other_error(capsys):
     assert main(["run", "--nope"]) == 2
     first, usage, hint = capsys.readouterr().err.splitlines()
-    assert first.startswith("error: No such option: --nope")
+    assert first.startswith("error: No such option")
+    assert "--nope" in first
     assert usage.startswith("Usage: dpspec run [OPTIONS]")
     assert hint == "Try 'dpspec run -h' for help."
 
@@ -126,14 +127,17 @@ def test_a_wrong_command_line_is_told_like_any_other_error(capsys):
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--workers=0", "Invalid value for '--workers': Input should be greater than or equal to 1"),
-        ("--max-minutes=x", "Invalid value for '--max-minutes': Input should be a valid number"),
-        ("--worker=2", "No such option: --worker (Possible options: "),
+        ("--workers=0", "Invalid value for '--workers': "),
+        ("--max-minutes=x", "Invalid value for '--max-minutes': "),
+        ("--worker=2", "No such option"),
     ],
 )
-def test_options_are_named_with_their_rule(capsys, option, message):
+def test_a_wrong_option_is_named_with_its_rule(capsys, option, message):
+    """typer words the rule, and a likely option: its versions differ."""
     assert main(["run", "spec.yaml", option]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert {"--workers": "1", "--max-minutes": "valid", "--worker": "--workers"}[option.split("=")[0]] in error
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
