@@ -46,7 +46,7 @@ DIRECTIONS: Mapping[str, Direction] = {"remove": "present-first", "add": "absent
 FALSE_POSITIVES = 0.01
 
 #: Supported ranges: beyond them losses leave float64 or the grids.
-MIN_NOISE, MAX_NOISE, MAX_STEPS, MAX_GROUP = 1e-6, 1e6, 10**6, 10_000
+MIN_NOISE, MAX_NOISE, MAX_STEPS, MAX_GROUP = 1e-6, 1e6, 10**9, 10_000
 
 #: The smallest noise that a search for a target returns: with less, one epsilon of many steps takes seconds, and no
 #: stated target needs it.

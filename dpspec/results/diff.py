@@ -8,6 +8,7 @@ that an earlier version lacks have their default values.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -96,6 +97,10 @@ def _cautions(audit: AuditResult) -> dict[str, str]:
     states = {rule.name: "accepted" for rule in accepted_cautions(audit)}
     return states | {rule.name: "open" for rule in open_cautions(audit)}
 
+
+#: Relative difference up to which ends of bounds are equal: another version sums on other grids, which moves them by
+#: 1e-8.
+_SAME_END = 1e-6
 
 #: The change that, if raised, makes attacks refute less, and if lowered, makes statements hold less often.
 CONFIDENCE = "audit.confidence"
@@ -190,7 +195,7 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
         towards = (limits.get("at_most") is None) - (limits.get("at_least") is None) if same and not should_fail else 0
         for end in ("upper", "lower"):
             old_end, new_end = getattr(was, end), getattr(now, end)
-            if not equal(old_end, new_end):
+            if not (equal(old_end, new_end) or _is_same_end(old_end, new_end)):
                 trend = "other"
                 if old_end is not None and new_end is not None and towards != 0:
                     trend = "better" if (new_end > old_end) == (towards > 0) else "worse"
@@ -206,6 +211,10 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
         better = _LOOKED[new.conformance.status] > _LOOKED[status]
         trend = "worse" if not better else "better" if status == "deviates" else "other"
         yield Change(old.name, "conformance", status, new.conformance.status, trend)
+
+
+def _is_same_end(old_end: float | None, new_end: float | None) -> bool:
+    return old_end is not None and new_end is not None and math.isclose(old_end, new_end, rel_tol=_SAME_END)
 
 
 def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:

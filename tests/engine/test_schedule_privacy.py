@@ -18,10 +18,10 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu))
 
 
-@pytest.mark.parametrize("group_size", [1, 8])
-def test_full_batches_have_the_closed_form(group_size: int) -> None:
-    group = group_privacy(make_schedule(noise_multiplier=40.0, rate=1.0, steps=100), group_size, 1e-5)
-    mu = group_size * math.sqrt(100) / 40.0
+@pytest.mark.parametrize(("group_size", "noise", "steps"), [(1, 40.0, 100), (8, 40.0, 100), (1, 1e5, 10**9)])
+def test_full_batches_have_the_closed_form(group_size: int, noise: float, steps: int) -> None:
+    group = group_privacy(make_schedule(noise_multiplier=noise, rate=1.0, steps=steps), group_size, 1e-5)
+    mu = group_size * math.sqrt(steps) / noise
     assert gaussian_delta(group.epsilon.lower, mu) >= 1e-5 * (1 - 1e-9)
     assert gaussian_delta(group.epsilon.upper, mu) <= 1e-5 * (1 + 1e-9)
     assert group.mu.lower <= mu <= group.mu.upper <= mu * (1 + 1e-5)

@@ -53,6 +53,14 @@ def judged(**changes: Any) -> Result:
     return factory.result(factory.audit(verdicts=(factory.verdict(**changes),)))
 
 
+@pytest.mark.parametrize(("relative", "count"), [(1e-8, 0), (0.9e-6, 0), (1e-5, 2), (-1e-5, 2)])
+def test_ends_that_another_version_rounds_differently_are_equal(relative: float, count: int) -> None:
+    before = judged(upper=3.0, lower=2.9)
+    after = judged(upper=3.0 * (1 + relative), lower=2.9 * (1 + relative))
+    assert len(diff(before, after)) == count
+    assert len(regressions(before, after)) == (count if relative > 0 else 0)
+
+
 PROVED, FAILED = factory.result(), judged(verdict="refuted", expected=False)
 DEVIATING = factory.result(factory.audit(conformance=factory.conformance(expected=False)))
 TWO = factory.result(
