@@ -26,15 +26,17 @@ from dpspec_recording.folder.run_folder import RunFolder
 from dpspec_recording.probes.batches import Batches
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.scripts import session as sessions
-from dpspec_recording.scripts.session import start
+from dpspec_recording.scripts.session import OTHER_LIBRARIES, start
 
 CLAIM = Question(delta=1e-5, epsilon=100.0)
 
 
 @pytest.fixture
-def script(tmp_path):
+def script(tmp_path, monkeypatch):
     """A function that runs a part of a script in a session, ends it, and returns the session."""
     warnings.simplefilter("ignore")
+    for library in OTHER_LIBRARIES:  # which other tests may have imported
+        monkeypatch.delitem(sys.modules, library, raising=False)
 
     def run(call, *, whole=True, error=None, client=False, folder="run"):
         session = start(tmp_path / folder, whole=whole, summary=False, client=client)
