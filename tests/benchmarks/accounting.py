@@ -138,12 +138,12 @@ class Peers:
 
     def ask(
         self, peer: str, kind: str, arguments: list[Any], grid: float, rounds: int = ROUNDS
-    ) -> tuple[float, float] | None:
-        """Epsilon and CPU seconds, None if the peer has no value."""
+    ) -> tuple[float | None, float] | None:
+        """Epsilon, None if that takes minutes, and CPU seconds; None if the peer has no such mechanism."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([rounds, peer, kind, arguments, grid]) + "\n")
         self._process.stdin.flush()
-        answer: tuple[float, float] | None = self._read()
+        answer: tuple[float | None, float] | None = self._read()
         return answer
 
     def _read(self) -> Any:
@@ -155,7 +155,7 @@ class Peers:
 
         def is_accurate(grid: float) -> bool:
             answer = self.ask("dp-accounting", kind, arguments, grid, rounds=1)
-            return answer is not None and answer[0] <= most
+            return answer is not None and answer[0] is not None and answer[0] <= most
 
         grid = next(grid for grid in (0.5**i for i in range(1, 20)) if is_accurate(grid))
         between = (grid * 2.0 ** (i / 4) for i in (3, 2, 1))
@@ -179,9 +179,13 @@ def main() -> None:
             questions.append(("dp-accounting", peers.fair_grid(kind, arguments, upper)))
         for peer, grid in questions:
             answer = peers.ask(peer, kind, arguments, grid)
-            if answer is not None:
-                label = peer if grid == DEFAULT else f"{peer} {grid:.2g} (fair)"
-                line += f"   {label}: {answer[0]:.7g} {answer[1]:.3f} s {answer[1] / seconds:.1f}x"
+            if answer is None:
+                continue
+            label, (value, peer_seconds) = peer if grid == DEFAULT else f"{peer} {grid:.2g} (fair)", answer
+            if value is None:
+                line += f"   {label}: no value in {peer_seconds:.0f} s"
+            else:
+                line += f"   {label}: {value:.7g} {peer_seconds:.3f} s {peer_seconds / seconds:.1f}x"
         print(line, flush=True)
 
 

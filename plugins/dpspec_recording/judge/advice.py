@@ -34,9 +34,17 @@ _FLUCTUATION = 4.0 / 3.0
 #: Faults whose tests of products of steps also reject if all noise is larger than declared.
 _LARGER = (noise.PAIRS, noise.DISTANCES, noise.ALIGNED)
 
-#: Noise of few numbers has another standard deviation than their distribution. Noise of at most half the declared scale
-#: has more equal numbers than declared noise, such as the noise of a sum that is reported after its division.
+#: Noise of few numbers has another standard deviation than their distribution, and no test that pools values over steps
+#: averages it out. Noise of at most half the declared scale has more equal numbers than declared noise, such as the
+#: noise of a sum that is reported after its division.
 _FEW_NUMBERS, _MUCH_SMALLER = (noise.REPEATED, noise.POOLED), 0.5
+
+#: Faults of the quietest part of the noise, and the variance, of the declared one, up to which this part has none: what
+#: is left is rounding. Its zeros are equal numbers, and lower all averages.
+_QUIETEST, _NO_NOISE = (noise.QUIETEST_LAYER, noise.QUIETEST_LAYER_AT_A_STEP, noise.QUIET), 1e-4
+
+#: Faults whose tests also reject if a layer has less noise than the others.
+_OF_A_LAYER = (noise.QUIET, noise.UNEVEN)
 
 #: Changes that lower the epsilon of a training with adaptive clip norms, and of others.
 _RETRAINING_ADAPTIVE = "a larger unclipped_num_std or noise multiplier, a smaller rate or fewer steps, or flat clipping"
@@ -103,9 +111,20 @@ def _follows(test: RunTest, rejected: Collection[RunTest]) -> bool:
     if test.name == RATE:
         return any(bad.assumption == test.assumption and bad.is_exact for bad in rejected)
     scale = next((bad.check.measured for bad in rejected if bad.name == SCALE), None)
+    quietest = [bad for bad in rejected if _is_of(bad, _QUIETEST) and (bad.check.measured or 0.0) <= _NO_NOISE]
+    if quietest:  # a layer, or otherwise a coordinate, without noise
+        is_layer = any(bad.name != noise.QUIET.name for bad in quietest)
+        if _is_of(test, _QUIETEST):
+            if test.name == noise.QUIETEST_LAYER_AT_A_STEP.name and have(rejected, (noise.WITHOUT_NOISE,)):
+                return True
+            return test not in quietest or (is_layer and test.name == noise.QUIET.name)
+        return test.name == SCALE or _is_of(test, (*_SCALED, *_FEW_NUMBERS))
+    if have(rejected, _FEW_NUMBERS) and not (1.0 if scale is None else scale) <= _MUCH_SMALLER:
+        return test.name == SCALE or _is_of(test, (*_SCALED, *_IN_DEVIATIONS, noise.ALIGNED))
+    if have(rejected, (noise.QUIETEST_LAYER,)) and not _is_equal(scale, rejected) and _is_of(test, _OF_A_LAYER):
+        return True
     if test.name == SCALE:
-        few = have(rejected, _FEW_NUMBERS) and not (scale or 0.0) <= _MUCH_SMALLER
-        return few or not _is_equal(scale, rejected)
+        return not _is_equal(scale, rejected)
     if scale is None or not _is_equal(scale, rejected):
         return False
     if _is_of(test, _IN_DEVIATIONS):

@@ -43,6 +43,10 @@ _ALL_DIRECTIONS = (
     "reports sum and noise before the projection."
 )
 
+_EACH_COORDINATE = (
+    "Some coordinates got less noise than others, or none: draw noise of the same standard deviation for each."
+)
+
 WITHOUT_NOISE = Fault(
     name="update-without-noise",
     assumption="noise-scale",
@@ -128,7 +132,7 @@ QUIET = Fault(
     assumption="per-layer-noise",
     title="chi-square of the quietest coordinate of all",
     observed="reported",
-    advice="One parameter got less noise than the others: draw noise of the same size for each coordinate.",
+    advice=_EACH_COORDINATE,
     limit_of="other-quantity",
 )
 ALIGNED = Fault(
@@ -152,7 +156,7 @@ UNEVEN = Fault(
     assumption="per-layer-noise",
     title="variation of the squared noise over coordinates",
     observed="reported",
-    advice="Some coordinates got less noise than others: draw noise of the same standard deviation for each.",
+    advice=_EACH_COORDINATE,
     limit_of="other-quantity",
 )
 CENTERED = Fault(
