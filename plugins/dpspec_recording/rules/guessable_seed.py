@@ -9,7 +9,7 @@ The mistake: an adversary tries small seeds, and subtracts the noise of the righ
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
@@ -20,7 +20,12 @@ _GUESSABLE = 2**32
 #: Seeds with which the states of the global generators of NumPy and Python are compared: they do not tell their seed.
 _COMPARED = 1024
 
-#: The code that seeds each kind of generator of a custom loop.
+#: The code that seeds each kind of generator: global ones, and those of a custom loop.
+_SEEDED = {
+    "torch": "torch.manual_seed({})",
+    "numpy.random": "numpy.random.seed({})",
+    "random": "random.seed({})",
+}
 _OWN = {"torch": "torch.Generator().manual_seed({})"}
 
 #: By the number of units of a clock in a second, the seconds around the present in which a seed is a time. A seed of 64
@@ -46,13 +51,15 @@ class GuessableSeeds:
 
     Attributes:
         noise, batches: Of generators of torch.
-        loop_noise, loop_batches: By the kind of generator, of other generators of a custom loop.
+        loop_noise, loop_batches: By the kind of generator, of a custom loop's own ones.
+        used: By library, of global generators that a custom loop uses; whether for noise or batches is not known.
     """
 
     noise: tuple[int, ...]
     batches: tuple[int, ...]
     loop_noise: Mapping[str, int]
     loop_batches: Mapping[str, int]
+    used: Mapping[str, int] = field(default_factory=dict)
 
 
 class GuessableSeed(TrainingRule[GuessableSeeds]):
@@ -60,14 +67,15 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
 
     def __init__(self) -> None:
         self._private: Any = None
+        self._sampler: Any = None
         self._state: Any = None
         self._host_states: dict[str, bytes] = {}
-        self._host: dict[str, int] = {}
-        self._torch: list[int] = []
-        self._sampler: Any = None
+        self._used: dict[str, int] = {}
+        self._has_traced_noise = False
+        self._noise: list[int] = []
         self._batches: list[int] = []
-        self._observed = False
-        self._members: dict[str, int] = {}
+        self._loop_noise: dict[str, int] = {}
+        self._loop_batches: dict[str, int] = {}
 
     def start(self, setup: RuleSetup) -> None:
         import torch
@@ -75,7 +83,6 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
         from dpspec_recording.watching.generators import drawing_sampler
 
         self._private, self._sampler = setup.private_optimizer, drawing_sampler(setup.loader)
-        self._observed = self._private is not None
         if self._private is None:
             self._state, self._host_states = torch.get_rng_state(), _states()
 
@@ -84,36 +91,51 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
 
         from dpspec_recording.watching.generators import generator_of_batches, generator_of_noise
 
-        if step.number == 1 and self._private is None:
-            self._observed = not torch.equal(self._state, torch.get_rng_state())
+        batches = None if self._sampler is None else generator_of_batches(self._sampler)
+        noise: Any = None
+        if self._private is not None:
+            noise = generator_of_noise(self._private)
+        else:
+            self._note_loop(step)
+            noise = torch.default_generator if _follow_from_default(step.noise_generators) else None
+            if batches is None and _follow_from_default(step.batch_generators):
+                batches = torch.default_generator
+        _add_guessable(self._noise, noise)
+        _add_guessable(self._batches, None if batches is noise else batches)
+
+    def _note_loop(self, step: RuleStep) -> None:
+        import torch
+
+        if step.number == 1:
             now = _states()
             used = [name for name, state in self._host_states.items() if state != now[name]]
-            self._host = {name: seed for name in used if (seed := _seed_of(name, self._host_states[name])) is not None}
-        if self._private is None:
-            self._host = {**_seed_of_all(step.noise_generators), **self._host}
-            self._members = {**_seed_of_all(step.batch_generators), **self._members}
-        noise = generator_of_noise(self._private) if self._observed else None
-        batches = None if self._sampler is None else generator_of_batches(self._sampler)
-        _add_guessable(self._torch, noise)
-        _add_guessable(self._batches, None if batches is noise else batches)
+            self._used = {name: seed for name in used if (seed := _seed_of(name, self._host_states[name])) is not None}
+            seed = torch.default_generator.initial_seed()
+            if _is_guessable(seed) and not torch.equal(self._state, torch.get_rng_state()):
+                self._used["torch"] = seed
+        self._has_traced_noise |= bool(step.noise_generators)
+        self._loop_noise = {**_seed_of_all(step.noise_generators), **self._loop_noise}
+        self._loop_batches = {**_seed_of_all(step.batch_generators), **self._loop_batches}
 
     def facts(self) -> GuessableSeeds:
         return GuessableSeeds(
-            noise=tuple(self._torch),
+            noise=tuple(self._noise),
             batches=tuple(self._batches),
-            loop_noise=dict(self._host),
-            loop_batches=dict(self._members),
+            loop_noise=dict(self._loop_noise),
+            loop_batches=dict(self._loop_batches),
+            used={name: seed for name, seed in self._used.items() if name != "torch" or not self._has_traced_noise},
         )
 
     @staticmethod
     def caution(facts: GuessableSeeds, run: RuleRun) -> str:
-        seeds = [f"torch.manual_seed({seed})" for seed in facts.noise]
-        seeds += _code(facts.loop_noise)
+        seeds = [*map(_SEEDED["torch"].format, facts.noise), *_code(facts.loop_noise, _OWN)]
         consequence = "An adversary who knows the script can recompute the noise."
         if not seeds:
-            seeds = [f"torch.manual_seed({seed})" for seed in facts.batches]
-            seeds += _code(facts.loop_batches)
+            seeds = [*map(_SEEDED["torch"].format, facts.batches), *_code(facts.loop_batches, _OWN)]
             consequence = "An adversary who knows the script can recompute the batches: sampling amplifies nothing."
+        if not seeds:
+            seeds = _code(facts.used, _SEEDED)
+            consequence = "If noise or batches come from it, an adversary who knows the script can recompute them."
         if not seeds:
             return ""
         named = ", ".join(seeds[:3]) + (f" and {len(seeds) - 3} more" if len(seeds) > 3 else "")
@@ -121,8 +143,8 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
         return f"{named} {state} of a generator of the training. {consequence}"
 
 
-def _code(seeds: Mapping[str, int]) -> list[str]:
-    return [_OWN.get(name, f"{name}.seed({{}})").format(seed) for name, seed in sorted(seeds.items())]
+def _code(seeds: Mapping[str, int], calls: Mapping[str, str]) -> list[str]:
+    return [calls[name].format(seed) for name, seed in sorted(seeds.items()) if name in calls]
 
 
 def _add_guessable(seeds: list[int], generator: Any) -> None:
@@ -139,11 +161,23 @@ def _is_guessable(seed: int) -> bool:
     return seed < _GUESSABLE or seed > 2**64 - _GUESSABLE or seed == _DEFAULT or is_time
 
 
-def _seed_of_all(generators: Sequence[Any]) -> dict[str, int]:
-    """The seed of a generator of the loop if all seeds are guessable: one secret seed makes their numbers secret."""
+def _are_guessable(generators: Sequence[Any]) -> bool:
+    """Whether all seeds are guessable: one secret seed makes the numbers of all generators secret."""
+    return all(_is_guessable(generator.initial_seed()) for generator in generators)
+
+
+def _follow_from_default(generators: Sequence[Any]) -> bool:
+    """Whether numbers that these generators drew follow from the guessable seed of torch's default one."""
     import torch
 
-    if not all(_is_guessable(generator.initial_seed()) for generator in generators):
+    return torch.default_generator in generators and _are_guessable(generators)
+
+
+def _seed_of_all(generators: Sequence[Any]) -> dict[str, int]:
+    """The seed of a generator of the loop if all seeds are guessable."""
+    import torch
+
+    if not _are_guessable(generators):
         return {}
     seeds = [generator.initial_seed() for generator in generators if generator is not torch.default_generator]
     return {"torch": seeds[0]} if seeds else {}

@@ -193,6 +193,28 @@ def test_a_traced_generator_with_a_secret_seed_is_not_guessable(kind):
     assert loop_caution(noise=[torch.Generator().manual_seed(0), secret]) == ""
 
 
+@pytest.fixture
+def seeded_default():
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        yield torch.default_generator
+
+
+def test_a_seed_of_torch_is_no_seed_of_noise_that_another_generator_draws(seeded_default):
+    secret = torch.Generator().manual_seed(SECRET)
+
+    def said(**generators):
+        rule = started(guessable_seed.GuessableSeed())
+        torch.randn(3)  # of dropout, or of initial weights
+        rule.after_step(replace(step(), **generators))
+        return caution(rule)
+
+    assert said(noise_generators=(secret,)) == ""
+    assert "can recompute the noise" in said(noise_generators=(seeded_default,))
+    assert "can recompute the batches" in said(noise_generators=(secret,), batch_generators=(seeded_default,))
+    assert "If noise or batches come from it" in said()
+
+
 def test_the_generators_of_noise_and_batches_are_found_in_the_operations_of_a_step():
     of_noise, of_batches, of_masks = (torch.Generator().manual_seed(SECRET + number) for number in range(3))
     x = torch.ones(50, 4)
