@@ -20,7 +20,7 @@ _GUESSABLE = 2**32
 #: Seeds with which the states of the global generators of NumPy and Python are compared: they do not tell their seed.
 _COMPARED = 1024
 
-#: The code that seeds each kind of generator: global ones, and those of a custom loop.
+#: The code that seeds global generators, and the own ones of a custom loop.
 _SEEDED = {
     "torch": "torch.manual_seed({})",
     "numpy.random": "numpy.random.seed({})",
