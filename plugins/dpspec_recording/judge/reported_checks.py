@@ -44,6 +44,12 @@ _FIXED_SIZE = f"All batches have the same size, as torch.randperm(records)[:size
 _EQUALLY_OFTEN = f"All records were drawn equally often, as from a shuffled epoch: {_POISSON}"
 _OF_FIXED_SIZES = (batch_checks.evenness.name, sampling.SMALLEST_SIZE)
 
+#: Tests whether batches are cut to a maximum size, or filled to a minimum one.
+_ENDS = {sampling.LARGEST_SIZE: sampling.largest, sampling.SMALLEST_SIZE: sampling.smallest}
+
+#: The smallest p-value of an end of the sizes at the executed rate that another declared rate explains.
+_EXPLAINED = 1e-3
+
 #: Tests that reject a step with the records of several batches and the gradients of one.
 _OF_SKIPPED_BATCHES = (run_checks.repeated_records.name, run_checks.MISSING_NORMS)
 
@@ -70,6 +76,8 @@ def _advice(name: str, check: Check, run: RecordedRun) -> str:
         return ""  # of the steps with several drawn batches
     if name in _OF_FIXED_SIZES and run.steps > 1 and len(np.unique(run["drawn"])) == 1:
         return _FIXED_SIZE
+    if name in _ENDS and _fits_executed_rate(name, run):
+        return ""  # of the rate
     if name == batch_checks.inclusions.name and measured == 0:
         return _EQUALLY_OFTEN
     if name == SCALE and measured:
@@ -83,6 +91,22 @@ def _advice(name: str, check: Check, run: RecordedRun) -> str:
 def _is_one_unended_step(run: RecordedRun) -> bool:
     """Whether a custom loop updates the parameters several times in its only step: it never calls run.stepped()."""
     return run.header.is_reported and run.steps == 1 and bool(run["updates"][0] > 1)
+
+
+def _fits_executed_rate(name: str, run: RecordedRun) -> bool:
+    """Whether an end of the batch sizes is as Poisson samples of their own mean have it: cut or filled ones differ."""
+    reported = None if run.internal is None else run.internal.sampling
+    if reported is None:
+        return False
+    fits = [_fits(name, batch, reported.records) for batch in reported.batches]
+    return bool(fits) and all(fits)
+
+
+def _fits(name: str, batch: batch_checks.BatchSums, records: int) -> bool:
+    if batch.sizes is None:
+        return False
+    executed = sampling.BatchSize(records, min(1.0, batch.total / (records * batch.steps)))
+    return _ENDS[name](batch.sizes, executed).p_value >= _EXPLAINED
 
 
 def _skips_batches(run: RecordedRun) -> bool:

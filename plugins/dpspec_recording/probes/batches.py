@@ -127,7 +127,7 @@ class Batches(Probe[BatchFacts]):
         header = run.header
         is_sampled = header.is_poisson or bool(np.isfinite(run["rate"]).any())
         yield from _tests(run, is_sampled=is_sampled)
-        if is_sampled:
+        if is_sampled and not _undeclared(run):
             yield _sampling(run)
         elif omitted_arguments(run, "rate"):
             omitted = omitted_arguments(run, "rate", "records")
@@ -146,12 +146,20 @@ def _tests(run: JudgedRun, *, is_sampled: bool) -> Iterator[Outcome]:
         return
     if is_sampled:
         advice = _UNREPORTED if header.is_reported and header.no_loader else None
-        yield UNOBSERVED.none_found(run.rates.count(None), "every step has a batch", advice=advice)
+        unobserved = run.rates.count(None) - _undeclared(run)
+        yield UNOBSERVED.none_found(unobserved, "every step has a batch", advice=advice)
     if run.options.fills_empty:
         yield FILLED.none_found(int(run.filled.sum()), f"of {run.steps} batches", None)
     if header.is_poisson and np.isfinite(run["batches"]).any():
         several = int((np.nan_to_num(run["batches"], nan=1.0) != 1).sum())
         yield SEVERAL.none_found(several, "one batch a step")
+
+
+def _undeclared(run: JudgedRun) -> int:
+    """The number of steps whose batch a loop reports before it declares a rate."""
+    if not omitted_arguments(run, "rate"):
+        return 0
+    return int((np.isfinite(run["drawn"]) & np.isnan(run["rate"])).sum())
 
 
 def _sampling(run: JudgedRun) -> Outcome:

@@ -18,7 +18,14 @@ from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRu
 _GUESSABLE = 2**32
 
 #: Seeds with which the states of the global generators of NumPy and Python are compared: they do not tell their seed.
-_COMPARED = 1024
+#: Small ones, years, and numbers that many scripts use.
+_COMPARED = (
+    *range(1024),
+    *range(1990, 2036),
+    *(1111, 1234, 1313, 1337, 1729, 2222, 2718, 3141, 3407, 3435, 4242, 4321, 5678, 6666, 7777, 8888, 9999),
+    *(12345, 31337, 31415, 42069, 54321, 65537, 123123, 123456, 271828, 314159, 424242, 1234567, 3141592, 12345678),
+    *(27182818, 31415926, 42424242, 123456789, 987654321, 1234567890, 0xC0FFEE, 0xDEADBEEF),
+)
 
 #: The code that seeds global generators, and the own ones of a custom loop.
 _SEEDED = {
@@ -198,7 +205,7 @@ def _states() -> dict[str, bytes]:
 def _seed_of(name: str, state: bytes) -> int | None:
     """The compared seed that gives this state at once, or after at most 624 words; None if none does."""
     state_words = state[: 624 * 4]
-    for seed in range(_COMPARED):
+    for seed in _COMPARED:
         for key in _keys(name, seed):
             if key == state_words:
                 return seed
