@@ -76,6 +76,7 @@ class Parts:
                 "model is not the one that make_private returned: with ghost clipping and wrap_model=False, give its "
                 "first result, the GradSampleHooks"
             )
+        recognized.refuse_wrapped_inside(optimizer)
         recognized.refuse_engine(engine, optimizer)
         recognized.refuse_other_loader(engine, loader)
         self.sampler = None if loader is None else recognized.sampler_of(loader)

@@ -159,6 +159,15 @@ def unwrapped(optimizer: Any) -> Any:
     return optimizer
 
 
+def refuse_wrapped_inside(optimizer: Any) -> None:
+    """Raise ``UsageError`` if Opacus' optimizer steps a wrapper, which may skip steps and takes no hooks."""
+    inner = getattr(optimizer, "original_optimizer", None)
+    if unwrapped(inner) is not inner:
+        raise UsageError(
+            f"Opacus' optimizer steps {type(inner).__name__}: call make_private first, and give its results to prepare"
+        )
+
+
 def uncompiled(model: Any) -> Any:
     """The model inside the result of ``torch.compile``, which runs its code and holds the same parameters."""
     kind = type(model)

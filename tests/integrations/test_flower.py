@@ -14,7 +14,7 @@ pytest.importorskip("flwr", exc_type=ImportError)
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, FedMedian
 from support.federated_server import local_update
 from torch import nn
 
@@ -67,14 +67,27 @@ class LocalGrid:
         return Message(content=RecordDict(content), reply_to=message)
 
 
+class Slowed(DifferentialPrivacyServerSideFixedClipping):
+    """Moves half as far as the noisy average."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        pairs = zip(self.current_arrays.to_numpy_ndarrays(), arrays.to_numpy_ndarrays(), strict=True)
+        return ArrayRecord([(old + new) / 2 for old, new in pairs]), metrics
+
+
 def served(
-    folder: Path, fault: str = "", *, clients: int = CLIENTS, rounds: Counter[int] | None = None
+    folder: Path,
+    fault: str = "",
+    *,
+    clients: int = CLIENTS,
+    rounds: Counter[int] | None = None,
+    average: type[FedAvg] = FedAvg,
+    private: type[DifferentialPrivacyServerSideFixedClipping] = DifferentialPrivacyServerSideFixedClipping,
 ) -> CheckedRounds:
     torch.seed()  # a small seed of torch is a caution, also if Flower draws noise by NumPy
     np.random.seed(None)
-    strategy = DifferentialPrivacyServerSideFixedClipping(
-        FedAvg(fraction_train=DRAWN / CLIENTS, fraction_evaluate=0.0), NOISE, CLIP, DRAWN
-    )
+    strategy = private(average(fraction_train=DRAWN / CLIENTS, fraction_evaluate=0.0), NOISE, CLIP, DRAWN)
     add_noise, aggregate = strategy._add_noise_to_aggregated_arrays, strategy.strategy.aggregate_train
 
     def repeat_noise(arrays: Any) -> Any:
@@ -125,6 +138,26 @@ def test_a_fault_of_the_strategy_is_found(fault: str, message: str, tmp_path: Pa
     checked = served(tmp_path / "rounds", fault)
     assert not checked.run.proved
     assert message in " ".join(str(checked).split())
+
+
+def test_a_median_of_the_clients_deviates(tmp_path: Path) -> None:
+    """It takes the arrays out of the replies, which ended the server with a ValueError."""
+    checked = served(tmp_path / "rounds", average=FedMedian)
+    assert not checked.run.proved
+    assert "gradients other than the reported sum and noise" in " ".join(str(checked).split())
+
+
+def test_a_change_after_the_noise_is_refused(tmp_path: Path) -> None:
+    """It was called noise of half the declared size."""
+    with pytest.raises(UsageError, match="Slowed changes the arrays after the noise"):
+        served(tmp_path / "rounds", private=Slowed)
+
+
+def test_a_server_without_noise_needs_no_other_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "NOISE", 0.0)
+    checked = served(tmp_path / "rounds")
+    assert "25 of 25 updates got no noise" in " ".join(str(checked).split())
+    assert "record again" not in str(checked)
 
 
 def test_the_rounds_of_flowers_simulation_are_proved(tmp_path: Path) -> None:

@@ -113,7 +113,9 @@ class RecordedStrategy(Strategy, AbstractContextManager["RecordedStrategy"]):
         self._average = [] if arrays is None else _tensors(arrays)
         averaged = [_arrays_of(message) for message in messages]
         # FedMedian and FedTrimmedAvg take the arrays out of the replies
-        self._averaged = [later if len(later) == len(early) else early for early, later in zip(clipped, averaged, strict=True)]
+        self._averaged = [
+            later if len(later) == len(early) else early for early, later in zip(clipped, averaged, strict=True)
+        ]
         return arrays, metrics
 
     def _observe_noise(self, arrays: Any) -> Any:

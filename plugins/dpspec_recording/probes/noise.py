@@ -88,9 +88,9 @@ POOLED = Fault(
     title="absolute values that repeat between steps",
     observed="reported",
     advice=(
-        "Few numbers make up all noise (a table, a pool of vectors, noise of an earlier step in another "
-        "order), and the difference of two steps has none: draw new noise for every coordinate at every "
-        "step."
+        "Numbers of the noise return (a table, a pool of vectors, one key for several tensors, noise of an earlier "
+        "step in another order), and a difference of steps or coordinates has none: draw new noise for every "
+        "coordinate at every step."
     ),
 )
 EXTREME = Fault(

@@ -23,6 +23,7 @@ from dpspec_recording.judge.reported_checks import reported_checks
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.outcomes.outcome import run_tests
 from dpspec_recording.probes import noise
+from dpspec_recording.probes.judged_run import Array
 
 GENERAL = (
     "train with a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"
@@ -118,6 +119,32 @@ def test_batches_of_one_size_are_not_called_filled(size: int) -> None:
     advice = advice_of(run, sizes)
     assert "All batches have the same size" in advice
     assert "filled" not in advice
+
+
+def sums_of(sizes: Array) -> BatchSums:
+    total, squares = int(sizes.sum()), int(np.square(sizes).sum())
+    return BatchSums(steps=len(sizes), total=total, squares=squares, sizes=summary(sizes))
+
+
+@pytest.mark.parametrize(("rate", "word"), [(0.3, "are filled"), (0.03, "are cut")])
+def test_batches_of_another_rate_are_not_called_cut_or_filled(rate: float, word: str) -> None:
+    """As of users whose records are drawn, and who enter with any of them."""
+    sizes = np.random.default_rng(5).binomial(100, rate, 400)
+    run = run_with(
+        {}, steps=400, columns={"drawn": sizes, "rows": sizes, "rate": 0.1}, source="own-loop", scheme="none"
+    )
+    advice = advice_of(run, sums_of(sizes))
+    assert "drawn at another rate than declared" in advice
+    assert word not in advice
+
+
+@pytest.mark.parametrize(("low", "high", "word"), [(0, 10, "cut to a maximum"), (10, 100, "filled or drawn again")])
+def test_cut_and_filled_batches_are_named_also_if_their_mean_differs(low: int, high: int, word: str) -> None:
+    sizes = np.clip(np.random.default_rng(5).binomial(100, 0.1, 400), low, high)
+    run = run_with(
+        {}, steps=400, columns={"drawn": sizes, "rows": sizes, "rate": 0.1}, source="own-loop", scheme="none"
+    )
+    assert word in advice_of(run, sums_of(sizes))
 
 
 def test_a_loop_that_never_ends_a_step_gets_no_other_advice() -> None:

@@ -102,6 +102,16 @@ def test_lightnings_own_wrapper_is_unwrapped(tmp_path):
     assert (found.verdict, found.run.header.optimizer) == ("proved", "DPOptimizer")
 
 
+def test_a_wrapper_inside_opacus_optimizer_is_refused(way, tmp_path):
+    """accelerate's prepare before make_private stopped the recorder with an AttributeError."""
+    theirs = type("AcceleratedOptimizer", (), {"__module__": "accelerate.optimizer"})()
+    theirs.optimizer, inner = way.private.original_optimizer, way.private.original_optimizer
+    way.private.original_optimizer = theirs
+    with pytest.raises(UsageError, match=r"steps AcceleratedOptimizer: call make_private first, and give its results"):
+        way.recorder(tmp_path / "run")
+    way.private.original_optimizer = inner
+
+
 @pytest.mark.parametrize(
     ("loader", "scheme"),
     [

@@ -129,16 +129,16 @@ def test_a_small_seed_of_the_loaders_generator_lets_batches_be_recomputed(drawn_
     assert caution(rule) == ""
 
 
-@pytest.mark.parametrize("used_before", [0, 100])
-def test_a_small_seed_of_numpy_is_guessable_if_the_loop_draws_from_it(used_before):
+@pytest.mark.parametrize(("seed", "used_before"), [(7, 0), (7, 100), (2026, 0), (123456, 0)])
+def test_a_common_seed_of_numpy_is_guessable_if_the_loop_draws_from_it(seed, used_before):
     state = np.random.get_state()
     try:
-        np.random.seed(7)
+        np.random.seed(seed)
         np.random.random_sample(used_before)
         rule = started(guessable_seed.GuessableSeed())
         np.random.random_sample(5)
         rule.after_step(step())
-        assert "numpy.random.seed(7)" in caution(rule)
+        assert f"numpy.random.seed({seed})" in caution(rule)
     finally:
         np.random.set_state(state)
 
