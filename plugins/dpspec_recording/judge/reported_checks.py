@@ -94,7 +94,7 @@ def _is_one_unended_step(run: RecordedRun) -> bool:
 
 
 def _fits_executed_rate(name: str, run: RecordedRun) -> bool:
-    """Whether an end of the batch sizes is as Poisson samples of their own mean have it: cut or filled ones differ."""
+    """Whether an end of the batch sizes fits Poisson samples of the executed rate, as cut or filled ones do not."""
     reported = None if run.internal is None else run.internal.sampling
     if reported is None:
         return False

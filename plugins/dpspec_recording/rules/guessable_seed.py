@@ -19,7 +19,7 @@ _GUESSABLE = 2**32
 
 #: Seeds with which the states of the global generators of NumPy and Python are compared: they do not tell their seed.
 #: Small ones, years, and numbers that many scripts use.
-_COMPARED = (
+_COMPARED: tuple[int, ...] = (
     *range(1024),
     *range(1990, 2036),
     *(1111, 1234, 1313, 1337, 1729, 2222, 2718, 3141, 3407, 3435, 4242, 4321, 5678, 6666, 7777, 8888, 9999),
