@@ -132,7 +132,7 @@ def test_no_gradients_in_a_plane_leak_more(setting: tuple[int, float, int, float
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("index", [1, 2, 3])
 def test_no_optimized_gradients_leak_more(setting: tuple[int, float, int, float], index: int) -> None:
-    """The best of several searches for the angles that leak the most at one epsilon."""
+    """The best of several searches for the angles with the largest divergence at one epsilon."""
     n, epsilon = setting[0], EPSILONS[[index]]
     exact, bound = Exact(*setting, 2), theorem_4d(*setting, epsilon)
     rng = np.random.default_rng(index)
@@ -171,7 +171,7 @@ def two_kinds(step: TruncatedPoisson, split: int, angles: tuple[float, float], e
 @pytest.mark.ci
 @pytest.mark.parametrize(("n", "rate", "cap", "sigma"), [(40, 0.3, 12, 1.0), (120, 0.1, 14, 1.0), (60, 0.5, 28, 2.0)])
 def test_no_others_of_two_kinds_leak_more(n: int, rate: float, cap: int, sigma: float) -> None:
-    """Larger batches, of which the sampling error is small: half of the others, few, and one."""
+    """Larger batches with a small sampling error: half of the others, few, and one."""
     step, epsilons = TruncatedPoisson(1, rate, cap, n, sigma), np.array([0.3, 1.0, 2.0])
     bound = theorem_4d(n, rate, cap, sigma, epsilons)
     most = np.zeros(3)
