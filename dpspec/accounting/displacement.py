@@ -1,7 +1,8 @@
-"""A dominating pair of one step of truncated Poisson batches: Theorem 4b for a record, 4c for a group.
+"""A dominating pair of one step of truncated Poisson batches: Theorems 4b and 4d for a record, 4c for a group.
 
 ``docs/explanation/proofs/truncated-poisson.md`` has the proofs. Theorem 4b compares a batch in which the record
-displaced another one with batches of three sizes at once. All gradients may be taken for unit vectors. Distances then
+displaced another one with batches of three sizes at once, Theorem 4d (``averaged_displacement``) with averages over
+batches; the smaller bound counts. All gradients may be taken for unit vectors. Distances then
 depend on their inner products with the record, whose median is unknown: the pair's profile is the largest one over
 intervals of the median and of one more inner product.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtr
 
+from dpspec.accounting.averaged_displacement import FEWER, Averaged
 from dpspec.accounting.discrete import Discrete
 from dpspec.accounting.gaussian import normal_masses
 from dpspec.accounting.grid import SMALLEST
@@ -40,6 +42,9 @@ _COMPOSITIONS = np.array([-2.0, 0.0, 2.5, 5.0, 7.0])
 
 #: Nodes of an integral in standard deviations.
 _NODES = np.concatenate((np.linspace(-_REACH, -5.0, 4), np.linspace(-5.0, 5.0, 27)[1:-1], np.linspace(5.0, _REACH, 4)))
+
+#: Outputs at whose losses all nodes have Theorem 4d; else every fourth.
+_RELEVANT, _AROUND, _SPARSE = 3.0, 5.5, 4
 
 #: ln of the smallest relative distance of a loss from the lowest one.
 _LOWEST = 16.0
@@ -125,9 +130,31 @@ class _Profile:
                     if not len(still_larger):
                         break
                 by_median[still_larger] = least_bound[still_larger]
-        profile[~low] = np.minimum(opposed, by_median)
+        profile[~low] = np.minimum(np.minimum(opposed, by_median), self._averaged(high) + two_before * poisson[~low])
         profile = (profile + self.batches.fewer(cap - 2) * poisson) * (1.0 + _ROUNDED)
         return np.append(-rate, ratios), np.append(rate, profile)
+
+    def _averaged(self, ratios: Floats) -> Floats:
+        """The profile of batches of cap - 1 or more others by Theorem 4d, (n,); infinite if it is not evaluated."""
+        step, cap = self.step, self.step.cap
+        bounds = np.full_like(ratios, math.inf)
+        if cap < 2:
+            return bounds
+        slope = 1.0 / step.noise_multiplier
+        z = (np.log1p(ratios / step.rate) + 0.5 * slope * slope) / slope
+        is_chosen = (np.abs(z - _RELEVANT) < _AROUND) | (np.arange(len(ratios)) % _SPARSE == 0)
+        chosen = ratios[is_chosen]
+        excess = (1.0 - _CHARGED) * (step.rate + chosen)
+        sizes = range(cap - 2, max(-1, cap - 2 - FEWER), -1)
+        bounds[is_chosen] = Averaged(
+            step,
+            self._gain,
+            -self._of_one_fewer(chosen),
+            np.maximum(0.0, -self._of_full(chosen)),
+            np.array([self.batches.without_group(b) * excess for b in sizes]),
+            step.rate / excess,
+        ).profile()
+        return bounds
 
     @property
     def _gain(self) -> float:

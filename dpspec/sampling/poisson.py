@@ -110,7 +110,7 @@ REVEALING = (0.5 * math.pi, 0.0, 0.2, 0.3)
 class TruncatedPoissonTheory(PoissonTheory):
     """The smaller dataset has ``records - group_size`` to ``records`` records."""
 
-    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025; proofs, Theorems 4a to 4c"
+    source = "Ganesh 2024, Lemma 2.9, given which batches are full; one record: Ganesh 2025; proofs, Theorems 4a to 4d"
     no_profile = "their profile is an interval"
     tight = False
     zero_out = False
@@ -140,7 +140,7 @@ class TruncatedPoissonTheory(PoissonTheory):
         return ((step.routed(share) or step.above(), phase.steps),)
 
     def displaced(self, phase: Phase, smaller: int, group_size: int = 1) -> Composed:
-        """Theorem 4b or 4c, for ``smaller`` records and ``group_size`` more; none out of its range."""
+        """Theorem 4b with 4d, or 4c, for ``smaller`` records and ``group_size`` more; none out of its range."""
         pair = accounting.displacement_pair(self._capped(phase, group_size, smaller, smaller))
         return () if pair is None else ((pair, phase.steps),)
 

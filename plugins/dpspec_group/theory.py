@@ -291,7 +291,7 @@ def _route(
     wide: Sequence[int],
     leading: Sequence[int],
 ) -> None:
-    """Replace the ``wide`` values of ``highs`` by smaller ones of Theorems 4a to 4c, for neighbors of ``records``.
+    """Replace the ``wide`` values of ``highs`` by smaller ones of Theorems 4a to 4d, for neighbors of ``records``.
 
     A neighbor has j more or j fewer records, j = 1, ..., ``group_size``, and the smaller dataset ``records`` or
     ``records`` - j. Theorem 4 for a smaller group covers all groups of up to its size. Every share gives a bound; the
