@@ -158,7 +158,7 @@ class _RatioPart(TruncatedPair):
         ends = np.concatenate((above.loss, below.loss))
         lowest, steps = span_grid(float(ends.min()) - spacing, float(ends.max()) + spacing, spacing)
         index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
-        return above.cells(lowest, spacing, index)[0], below.cells(lowest, spacing, index)[1]
+        return above.cells_above(lowest, spacing, index), below.cells_below(lowest, spacing, index)
 
     def _bins(self, law: Law) -> Bins:
         """The points of a distribution as outcomes of one loss each."""

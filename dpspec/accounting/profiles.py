@@ -14,7 +14,6 @@ place at which a grid answers them.
 """
 
 import functools
-import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from scipy.special import ndtri_exp
 from dpspec.accounting import gaussian
 from dpspec.accounting.composition import chance_of_any
 from dpspec.accounting.grid import Pair, TruncatedPair
-from dpspec.accounting.numerics import EPS, Direction, Floats, Interval, crossing, log_or_minus_infinity
+from dpspec.accounting.numerics import EPS, Direction, Interval, crossing, log_or_minus_infinity
 
 #: Methods of an answer: the closed form of the plain Gaussian steps, or of Gaussian pairs that dominate.
 CLOSED, DOMINATED = "closed form", "closed form of a dominating pair"
@@ -393,23 +392,24 @@ class Cumulants:
         self.largest_loss = float(np.abs(self._losses).max())  # of one step
         self._known: dict[float, SaddlePoint] = {}
 
-    def points(self, tilts: Floats) -> Floats:
-        """The fields of the saddle point of each of ``tilts`` (n,), (n, 4)."""
-
-        def sums(values: Floats) -> Floats:
-            return np.asarray(np.add.reduceat(values, self._starts, axis=1), dtype=np.float64)
-
-        weights = self._logs + tilts[:, None] * self._losses
-        tops = np.maximum.reduceat(weights, self._starts, axis=1)
-        np.exp(np.subtract(weights, np.repeat(tops, self._sizes, axis=1), out=weights), out=weights)
-        masses = sums(weights)
-        means = sums(weights * self._losses) / masses
-        variances = sums(weights * np.square(self._losses - np.repeat(means, self._sizes, axis=1))) / masses
-        value, mean, variance = (tops + np.log(masses)) @ self._steps, means @ self._steps, variances @ self._steps
-        epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
-        around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
-        log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
-        return np.column_stack((tilts, epsilons, log_deltas, np.sqrt(variance)))
+    def at(self, tilt: float) -> SaddlePoint:
+        """The saddle point of a tilt."""
+        if tilt in self._known:  # searches for several answers begin with the same tilts
+            return self._known[tilt]
+        weights = self._logs + tilt * self._losses
+        tops = np.maximum.reduceat(weights, self._starts)
+        weights -= np.repeat(tops, self._sizes)
+        np.exp(weights, out=weights)
+        masses = np.add.reduceat(weights, self._starts)
+        means = np.add.reduceat(weights * self._losses, self._starts) / masses
+        weights *= np.square(self._losses - np.repeat(means, self._sizes))
+        variances = np.add.reduceat(weights, self._starts) / masses
+        value, mean, variance = (float(sums @ self._steps) for sums in (tops + np.log(masses), means, variances))
+        epsilon = mean - 1.0 / tilt - 1.0 / (1.0 + tilt)
+        around = 2.0 * math.pi * (variance + tilt**-2 + (1.0 + tilt) ** -2)
+        log_delta = value - tilt * epsilon - math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(around)
+        self._known[tilt] = SaddlePoint(tilt, epsilon, log_delta, math.sqrt(variance))
+        return self._known[tilt]
 
     def find(
         self,
@@ -428,10 +428,7 @@ class Cumulants:
 
         def excess(log_tilt: float) -> float:
             """Rises with the tilt; 0 at the saddle point."""
-            tilt = math.exp(log_tilt)
-            if tilt not in self._known:  # searches for several answers begin with the same tilts
-                self._known[tilt] = SaddlePoint(*self.points(np.array([tilt]))[0].tolist())
-            point = self._known[tilt]
+            point = self.at(math.exp(log_tilt))
             if epsilon is not None:
                 return point.epsilon - epsilon
             if log_delta is not None:
@@ -450,7 +447,7 @@ class Cumulants:
             middle = 0.5 * (low + high)
             low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
         high, low = crossing(excess, high, low, within=_PRECISION)
-        saddle = SaddlePoint(*self.points(np.exp([0.5 * (low + high)]))[0].tolist())
+        saddle = self.at(math.exp(0.5 * (low + high)))
         if epsilon is not None:
             saddle = replace(
                 saddle, epsilon=epsilon, log_delta=saddle.log_delta + saddle.tilt * (saddle.epsilon - epsilon)
@@ -462,7 +459,7 @@ class Cumulants:
         targets = np.array(log_deltas, dtype=np.float64)
         tilts = np.exp(np.linspace(*_TILTS, _LADDER))
         for _ in range(_LADDERS):
-            values = self.points(tilts)[:, 2]
+            values = np.array([self.at(tilt).log_delta for tilt in tilts.tolist()])
             over, under = np.flatnonzero(values > targets.max()), np.flatnonzero(values < targets.min())
             first = over[-1] if len(over) else 0
             last = under[0] if len(under) and under[0] > first else len(tilts) - 1
@@ -470,5 +467,5 @@ class Cumulants:
             tilts = np.geomspace(tilts[first], tilts[last], _LADDER)
         order = np.argsort(values)
         chosen = np.exp(np.interp(targets, values[order], np.log(ladder)[order]))
-        points = itertools.starmap(SaddlePoint, self.points(chosen).tolist())
+        points = map(self.at, chosen.tolist())
         return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in points]

@@ -55,6 +55,9 @@ _COARSEST, _FINEST = 0.8e-2, 1e-9
 #: If ``_DEVIATIONS`` tilted stds take at most ``_SHORT`` nodes, the second stage costs about as much as the first.
 _DEVIATIONS, _SHORT = 16.0, 1 << 16
 
+#: With at most ``_FEW`` nodes for a step's losses, outcomes of a period cost no more at this share of the first width.
+_FEW, _FEW_SHARE = 1024, 0.005
+
 #: Stages in a row that may narrow nothing; more if outcomes of a period may miss a grid's nodes.
 _IDLE, _IDLE_PERIODIC = 2, 3
 
@@ -218,9 +221,13 @@ class GridRefinement:
                 return
         # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if the
         # grid is short.
-        finer, is_free = 0.1 * _COARSEST, any(item.enough == -math.inf for item in self.items)
-        if self._merged is None and is_free and _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
-            stage = finer
+        if self._merged is None and any(item.enough == -math.inf for item in self.items):
+            length, range_of_losses = _DEVIATIONS * self._saddle.spread, 2.0 * self._cumulants[0].largest_loss
+            if length <= _SHORT * self._needs(0.1 * _COARSEST)[0]:
+                stage = 0.1 * _COARSEST
+            finer = self._needs(_FEW_SHARE * _COARSEST)[0] if self._period else 0.0
+            if length <= 2 * _SHORT * finer and range_of_losses <= _FEW * finer:
+                stage = _FEW_SHARE * _COARSEST
         done = False
         while not self._last and any(item.lacks_bound for item in self.items):
             self._stage(stage)
