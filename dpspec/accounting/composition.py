@@ -100,7 +100,8 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
         return 0.0, longest
     log_inverse = -math.log(OUTSIDE) + 1e-6
 
-    logs, offsets = (np.concatenate([getattr(part, name) for part in tilted]) for name in ("logs", "offsets"))
+    logs = np.concatenate([part.logs for part in tilted])
+    offsets = np.concatenate([part.offsets for part in tilted])
     sizes = np.array([len(part.logs) for part in tilted])
     steps = np.array([part.steps for part in tilted], dtype=np.float64)
     starts = np.cumsum(sizes) - sizes
@@ -364,7 +365,8 @@ class FrequencySums:
         if node >= last:
             return 0.0, 0.0
         turns = _turns(self._frequencies * -node % self._length, self._length)
-        gap, end_gap = (max(0.0, self._origin - epsilon + self._spacing * i) for i in (node, last))
+        gap = max(0.0, self._origin - epsilon + self._spacing * node)
+        end_gap = max(0.0, self._origin - epsilon + self._spacing * last)
         with np.errstate(under="ignore"):
             head = float((turns @ (self._flat * -math.expm1(-gap) + self._steep * math.exp(-gap))).real)
         tail = self._end[0] * -math.expm1(-end_gap) + self._end[1] * math.exp(-end_gap)

@@ -258,23 +258,16 @@ def ascending(*values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
 
 
 def between_ends(inner: Index, steps: int, spacing: float, limit: int) -> Index:
-    """``inner`` with two nodes at each end of the grid, without too wide cells."""
+    """``inner`` with two nodes at each end of the grid, and with additional nodes in too wide cells."""
     index = ascending(np.array([0, 1, steps - 1, steps], dtype=np.int64), inner)
-    index = split_wide_cells(index, int(min(max(WIDEST / spacing, 1.0), 1e12)), limit)
-    if len(index) > limit:
-        raise TooLongError(len(index), limit)
-    return index
-
-
-def split_wide_cells(nodes: Index, widest: int, limit: int) -> Index:
-    """The nodes, with additional ones between neighbors over ``widest`` grid steps apart."""
-    pieces = -(-np.diff(nodes) // widest)
-    if pieces.sum() > limit:
-        raise TooLongError(int(pieces.sum()), limit)
+    widest = int(min(max(WIDEST / spacing, 1.0), 1e12))
+    pieces = -(-np.diff(index) // widest)
+    if pieces.sum() >= limit:
+        raise TooLongError(int(pieces.sum()) + 1, limit)
     if pieces.max() == 1:
-        return nodes
+        return index
     within = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    return np.append(np.repeat(nodes[:-1], pieces) + within * widest, nodes[-1])
+    return np.append(np.repeat(index[:-1], pieces) + within * widest, index[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,7 +331,7 @@ class Atoms:
 
 def require_finite(name: str, numbers: Sequence[float], *arrays: Floats) -> None:
     """Raise ``ContradictionError`` if a number is infinite or not a number."""
-    if not (all(map(math.isfinite, numbers)) and all(bool(np.isfinite(array).all()) for array in arrays)):
+    if not np.isfinite(np.concatenate((numbers, *arrays))).all():
         raise ContradictionError(f"{name} must have finite numbers only")
 
 
@@ -474,7 +467,8 @@ def _first_negative_value(masses: Floats, losses: Floats) -> int:
     ``losses``: (n,) ascending from 0.
     """
     decay = np.exp(-np.minimum(losses, _UNRESOLVED))
-    over, over_faded, size = (np.cumsum(values[::-1])[::-1] for values in (masses, masses * decay, np.abs(masses)))
+    sums = np.cumsum(np.array([masses, masses * decay, np.abs(masses)])[:, ::-1], axis=1)
+    over, over_faded, size = sums[:, ::-1]
     errors = EPS * (256.0 + 32.0 * len(masses)) * size
     is_negative = (losses < _UNRESOLVED) & (over - over_faded / decay < -errors)
     return int(np.argmax(is_negative)) if is_negative.any() else len(masses)

@@ -25,8 +25,8 @@ from scipy.special import ndtri_exp
 
 from dpspec.accounting import gaussian
 from dpspec.accounting.composition import chance_of_any
-from dpspec.accounting.grid import Pair, TruncatedPair
-from dpspec.accounting.numerics import EPS, Direction, Interval, crossing, log_or_minus_infinity
+from dpspec.accounting.grid import Pair
+from dpspec.accounting.numerics import EPS, Direction, Floats, Index, Interval, crossing, log_or_minus_infinity
 
 #: Methods of an answer: the closed form of the plain Gaussian steps, or of Gaussian pairs that dominate.
 CLOSED, DOMINATED = "closed form", "closed form of a dominating pair"
@@ -381,30 +381,50 @@ class SaddlePoint:
 
 
 class Cumulants:
-    """K and its derivatives for a composition of phases (one step, steps), from tables of losses and log masses."""
+    """K and its derivatives for a composition of ``phases``, from tables of losses and log masses.
 
-    def __init__(self, truncated_pairs: Sequence[tuple[TruncatedPair, int]]) -> None:
-        tables = [part.table() for part, _ in truncated_pairs]
-        self._losses, self._logs = (np.concatenate(column) for column in zip(*tables, strict=True))
-        self._sizes = np.array([len(losses) for losses, _ in tables])
-        self._starts = np.cumsum(self._sizes) - self._sizes
-        self._steps = np.array([steps for _, steps in truncated_pairs], dtype=np.float64)
-        self.largest_loss = float(np.abs(self._losses).max())  # of one step
+    Each step omits outcomes: over all steps, a share e^``log_share`` of e^``log_delta``.
+
+    Attributes:
+        parts: the steps without these outcomes, and their numbers.
+    """
+
+    def __init__(
+        self, phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
+    ) -> None:
+        self._steps = np.array([steps for _, steps in phases], dtype=np.float64)
+        log_far = log_share - math.log(self._steps.sum())
+        log_edge = log_far + min(log_delta, 0.0)
+        self.parts = [(pair.truncate(direction, log_edge, log_far), steps) for pair, steps in phases]
         self._known: dict[float, SaddlePoint] = {}
+
+    @functools.cached_property
+    def _table(self) -> tuple[Floats, Floats, Index, Index]:
+        """Losses and log masses of all steps, and the first row and the number of rows of each."""
+        tables = [part.table() for part, _ in self.parts]
+        losses, logs = np.concatenate(tables, axis=1)
+        sizes = np.array([len(column) for column, _ in tables])
+        return losses, logs, np.cumsum(sizes) - sizes, sizes
+
+    @property
+    def largest_loss(self) -> float:
+        """The largest absolute loss of a step."""
+        return float(np.abs(self._table[0]).max())
 
     def at(self, tilt: float) -> SaddlePoint:
         """The saddle point of a tilt."""
         if tilt in self._known:  # searches for several answers begin with the same tilts
             return self._known[tilt]
-        weights = self._logs + tilt * self._losses
-        tops = np.maximum.reduceat(weights, self._starts)
-        weights -= np.repeat(tops, self._sizes)
+        losses, logs, starts, sizes = self._table
+        weights = logs + tilt * losses
+        tops = np.maximum.reduceat(weights, starts)
+        weights -= np.repeat(tops, sizes)
         np.exp(weights, out=weights)
-        masses = np.add.reduceat(weights, self._starts)
-        means = np.add.reduceat(weights * self._losses, self._starts) / masses
-        weights *= np.square(self._losses - np.repeat(means, self._sizes))
-        variances = np.add.reduceat(weights, self._starts) / masses
-        value, mean, variance = (float(sums @ self._steps) for sums in (tops + np.log(masses), means, variances))
+        masses = np.add.reduceat(weights, starts)
+        means = np.add.reduceat(weights * losses, starts) / masses
+        weights *= np.square(losses - np.repeat(means, sizes))
+        value, mean = float((tops + np.log(masses)) @ self._steps), float(means @ self._steps)
+        variance = float((np.add.reduceat(weights, starts) / masses) @ self._steps)
         epsilon = mean - 1.0 / tilt - 1.0 / (1.0 + tilt)
         around = 2.0 * math.pi * (variance + tilt**-2 + (1.0 + tilt) ** -2)
         log_delta = value - tilt * epsilon - math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(around)
@@ -469,3 +489,7 @@ class Cumulants:
         chosen = np.exp(np.interp(targets, values[order], np.log(ladder)[order]))
         points = map(self.at, chosen.tolist())
         return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in points]
+
+
+#: ``Cumulants`` of a tuple of phases: a question needs them before its first grid and for it.
+estimates_of = functools.lru_cache(maxsize=4)(Cumulants)

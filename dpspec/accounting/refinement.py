@@ -35,7 +35,15 @@ from dpspec.accounting.composition import UNSURE, ComposedProfile, compose, spli
 from dpspec.accounting.grid import WIDEST, Atoms, Pair, TooLongError, TruncatedPair
 from dpspec.accounting.merging import MergedPhases
 from dpspec.accounting.numerics import EPS, ContradictionError, Direction, Interval, crossing
-from dpspec.accounting.profiles import TESTS, Cumulants, LogProfile, Question, SaddlePoint, bound_test
+from dpspec.accounting.profiles import (
+    TESTS,
+    Cumulants,
+    LogProfile,
+    Question,
+    SaddlePoint,
+    bound_test,
+    estimates_of,
+)
 
 #: The largest number of cells of one step, and of nodes of a transform: a few hundred megabytes.
 CELLS, NODES = 1 << 19, 6 << 20
@@ -97,8 +105,8 @@ _MISSED = 1.25
 #: The neighborhood of a composition that is searched for answers, in reaches, and its number of points.
 _SCAN, _POINTS = 8.0, 33
 
-#: ln of the share of delta in the cut tails at the first stage.
-_FIRST_SHARE = math.log(1e-6)
+#: ln of the share of delta in the cut tails of first estimates.
+FIRST_SHARE = math.log(1e-6)
 
 #: The smallest slope of ln delta that counts.
 _FLAT = 1e-6
@@ -112,7 +120,7 @@ class PendingAnswer:
     """A question, the estimated place of its answer, and the interval that certainly contains it.
 
     ``log_delta`` is ln of the contribution of finite losses to the delta in question. An answer certainly no larger
-    than ``enough`` is not narrowed further.
+    than ``enough`` is not narrowed further, and others to a relative ``width``.
     """
 
     question: Question
@@ -120,6 +128,7 @@ class PendingAnswer:
     answer: Interval
     log_delta: float
     enough: float = -math.inf
+    width: float = math.inf
 
     @property
     def is_needless(self) -> bool:
@@ -177,12 +186,14 @@ class GridRefinement:
     ) -> None:
         self._phases, self._sides, self.items = phases, sides, items
         self._merged = MergedPhases.of(phases)
+        self._similar = tuple(self._merged.similar if self._merged else phases)
         self._is_estimated = any(pair.has_estimated_upper_end for pair, _ in phases)
         self._has_smallest_width = any(pair.has_smallest_width for pair, _ in phases)
         self._steps = sum(steps for _, steps in phases)
         most, self._period = 0, 0.0
-        for side in self._truncated(_FIRST_SHARE, self._merged.similar if self._merged else phases):
-            for part, steps in side:
+        self._estimate(FIRST_SHARE)
+        for cumulants in self._cumulants:
+            for part, steps in cumulants.parts:
                 period = part.period or 0.0
                 if period > 0.0 and (steps, period) > (most, self._period):  # of the phase with most steps
                     most, self._period, self._aligned = steps, period, part.aligned
@@ -272,21 +283,13 @@ class GridRefinement:
             for item in self.items
         )
 
-    def _truncated(self, log_share: float, phases: Sequence[tuple[Pair, int]]) -> list[list[tuple[TruncatedPair, int]]]:
-        """Per direction, the steps of ``phases`` without a share of the smallest delta, with the estimates from them.
+    def _estimate(self, log_share: float) -> None:
+        """Estimate each direction without a share e^``log_share`` of the smallest delta.
 
-        Estimates of merged phases are from ``similar`` ones.
+        The remaining tail decides the best tilt: it grows heavier as less is cut.
         """
-        smallest = min(item.log_delta for item in self.items)
-        truncated, self._cumulants = [], []
-        for side in self._sides:
-            truncated.append(truncate_phases(phases, side, smallest, log_share))
-            similar = (
-                truncate_phases(self._merged.similar, side, smallest, log_share) if self._merged else truncated[-1]
-            )
-            # The remaining tail decides the best tilt: it grows heavier as less is cut.
-            self._cumulants.append(Cumulants(similar))
-        return truncated
+        self._cut = min(item.log_delta for item in self.items), log_share
+        self._cumulants = [estimates_of(self._similar, side, *self._cut) for side in self._sides]
 
     def _centre(self, epsilon: float) -> None:
         """Tilt each direction to ``epsilon``; the larger delta has the saddle point of the group."""
@@ -315,11 +318,12 @@ class GridRefinement:
         before = [item.answer.width for item in self.items]
         self._stages += 1
         widest_spacing, share = self._needs(width)
-        truncated = [
-            self._truncated(math.log(share), phases)
-            for phases in ((merged.above, merged.below) if merged else (self._phases,))
-        ]
+        self._estimate(math.log(share))
         self._centre(self._saddle.epsilon)
+        compositions = [[cumulants.parts for cumulants in self._cumulants]]
+        if self._merged is not None:  # estimates are from similar phases
+            bounding = (merged.above, merged.below) if merged else (self._phases,)
+            compositions = [[Cumulants(phases, side, *self._cut).parts for side in self._sides] for phases in bounding]
         # below the resolution of its losses a grid would have equal nodes
         finest = 4.0 * EPS * max(cumulants.largest_loss for cumulants in self._cumulants)
         widest_spacing, period, self._last = max(min(0.2 * WIDEST, widest_spacing), finest), self._period, False
@@ -328,7 +332,7 @@ class GridRefinement:
             if spacing < finest:
                 period, spacing = 0.0, widest_spacing
             try:
-                self._grid(truncated, spacing, width)
+                self._grid(compositions, spacing, width)
                 self._spacing = spacing
                 break
             except TooLongError as error:
@@ -343,13 +347,13 @@ class GridRefinement:
         return any(item.answer.width < 0.9 * earlier for item, earlier in zip(self.items, before, strict=True))
 
     def _grid(
-        self, truncated: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float, width: float
+        self, compositions: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float, width: float
     ) -> None:
         """Intersect each interval with its bounds from a grid for a relative ``width``.
 
-        ``truncated``: steps per direction, or such above and such below the composition's.
+        ``compositions``: steps per direction, or such above and such below the composition's.
         """
-        tilts = {saddle.tilt for saddle in (*self._saddles, *(item.saddle for item in self.items))}
+        tilts = sorted({saddle.tilt for saddle in [*self._saddles, *[item.saddle for item in self.items]]})
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
         cells = CELLS // _SPLIT_CELLS if self._is_settled else CELLS
@@ -357,13 +361,13 @@ class GridRefinement:
         lowers: list[list[tuple[Atoms, int]]] = []
         is_counted = [loss > 0.5 * spacing for loss in self._largest_losses]
         # Merged phases are others, and something must remain.
-        omits = any(is_counted) and not all(is_counted) and len(truncated) == 1
-        for bounding in truncated:
+        omits = any(is_counted) and not all(is_counted) and len(compositions) == 1
+        for bounding in compositions:
             for side in bounding:
-                atoms = [(*part.atoms(spacing, sorted(tilts), widest, cells), steps) for part, steps in side]
-                if bounding is truncated[0]:
+                atoms = [(*part.atoms(spacing, tilts, widest, cells), steps) for part, steps in side]
+                if bounding is compositions[0]:
                     uppers.append([(above, steps) for above, _, steps in atoms])
-                if bounding is truncated[-1]:
+                if bounding is compositions[-1]:
                     # Losses that miss the nodes are moved down, by up to the spacing in each step. Without steps of
                     # smaller losses the composition leaks no more, and less by these losses alone.
                     counted = is_counted if omits else [True] * len(atoms)
@@ -433,15 +437,6 @@ def _largest_loss(pair: Pair) -> float:
     if any(pair.infinite_mass(direction) > 0.0 for direction in directions):
         return math.inf
     return max(pair.largest_loss(direction) for direction in directions)
-
-
-def truncate_phases(
-    phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
-) -> list[tuple[TruncatedPair, int]]:
-    """Each phase's step, with its steps, without a share e^``log_share`` of delta over all steps."""
-    _, counts = zip(*phases, strict=True)
-    log_far = log_share - math.log(sum(counts))
-    return [(pair.truncate(direction, log_far + min(log_delta, 0.0), log_far), count) for pair, count in phases]
 
 
 def _read(
