@@ -144,6 +144,15 @@ class PendingAnswer:
         """Whether the interval has at most this relative ``width``, or is needless."""
         return self.is_needless or self.answer.width <= width * max(self.answer.upper, self.question.least)
 
+    def is_at_most_enough(self, above: ComposedProfile) -> bool:
+        """Whether the profile ``above`` shows an epsilon of at most ``enough``, which is the answer then."""
+        log_delta = self.question.value - 4.0 * EPS * abs(self.question.value)
+        if self.question.kind != "epsilon" or self.answer.lower > self.enough:
+            return False
+        if above.bound("log_upper", self.enough) <= log_delta:
+            self.answer = self.answer.intersect(Interval(0.0, self.enough))
+        return self.is_needless
+
     def tolerance(self, width: float) -> float:
         """The error in epsilon for a relative ``width`` of the answer."""
         kind = self.question.kind
@@ -376,8 +385,11 @@ class GridRefinement:
             # The distances from the centre over which the composition keeps its precision, per direction.
             reaches = [saddle.spread + 1.0 / saddle.tilt for saddle in self._saddles]
             reach, scan = min(reaches), max(*reaches, 8.0 * spacing)
+            upper = self._profile(uppers, spacing, scan) if all(item.enough > 0.0 for item in self.items) else None
+            if upper and all(item.is_at_most_enough(upper) for item in self.items):
+                return
             lower = self._profile(lowers, spacing, scan)  # first: its window is longer, and may be too long
-            upper = self._profile(uppers, spacing, scan)
+            upper = upper or self._profile(uppers, spacing, scan)
             points = self._saddle.epsilon + scan * np.linspace(-_SCAN, _SCAN, _POINTS)
             grid = [0.0, *points[points > 0.0].tolist()]
             upper_at = functools.cache(functools.partial(upper.bound, "log_upper"))
