@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpspec.accounting.convex_laws import Law, by_doubling, combine
-from dpspec.accounting.densities import LogRatio, Masses
+from dpspec.accounting.densities import LogRatio
 from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
 from dpspec.accounting.group_allocation import FARTHEST, group_laws
 from dpspec.accounting.numerics import EPS, Direction, Floats, one_direction, positive, whole
@@ -213,7 +213,7 @@ def _log_normal(sigma: float, steps: int, log_little: float) -> tuple[Law, Law]:
     z = np.linspace(max(-edge, -FARTHEST), min(a + edge, FARTHEST), _SLICES + 1)
     ratio = LogRatio(np.array([a]), np.zeros(1))
     ends = np.concatenate(([-np.inf], z, [np.inf]))
-    masses = Masses.of(ratio, ends[:-1], ends[1:])
+    masses = ratio.masses(ends[:-1], ends[1:])
     mean, mass = np.exp(masses.group), np.exp(masses.none)
     doubt = np.minimum(masses.group_error + masses.none_error + 64.0 * EPS * (1.0 + edge * edge), 1.0)
     points = np.exp(a * z - 0.5 * a * a)

@@ -16,8 +16,8 @@ earlier ones: a finer width of the same questions can only give an interval insi
 29.275 to 29.278 True
 
 ``solve`` of ``privacy_loss`` makes the estimates and decides which questions share a refinement. Here a stage
-(``_stage``) chooses the spacing, makes the steps' ``Atoms`` (``grid``), composes them (``composition``), and reads the
-answers off the composed profile (``_grid``, ``_read``).
+(``_stage``) chooses the spacing and makes the steps' ``Atoms`` (``_discretize``). It composes them (``composition``),
+and reads the answers off the composed profile (``_narrow``, ``_read``).
 """
 
 import contextlib
@@ -341,7 +341,7 @@ class GridRefinement:
             if spacing < finest:
                 period, spacing = 0.0, widest_spacing
             try:
-                self._grid(compositions, spacing, width)
+                self._narrow(*self._discretize(compositions, spacing), spacing, width)
                 self._spacing = spacing
                 break
             except TooLongError as error:
@@ -355,10 +355,10 @@ class GridRefinement:
             self._last = True  # losses in the millions per step: bounds without a grid remain
         return any(item.answer.width < 0.9 * earlier for item, earlier in zip(self.items, before, strict=True))
 
-    def _grid(
-        self, compositions: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float, width: float
-    ) -> None:
-        """Intersect each interval with its bounds from a grid for a relative ``width``.
+    def _discretize(
+        self, compositions: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float
+    ) -> tuple[list[list[tuple[Atoms, int]]], list[list[tuple[Atoms, int]]]]:
+        """Measures above and below the steps on one grid, per direction.
 
         ``compositions``: steps per direction, or such above and such below the composition's.
         """
@@ -381,6 +381,16 @@ class GridRefinement:
                     # smaller losses the composition leaks no more, and less by these losses alone.
                     counted = is_counted if omits else [True] * len(atoms)
                     lowers.append([(below, steps) for _, below, steps in itertools.compress(atoms, counted)])
+        return uppers, lowers
+
+    def _narrow(
+        self,
+        uppers: Sequence[Sequence[tuple[Atoms, int]]],
+        lowers: Sequence[Sequence[tuple[Atoms, int]]],
+        spacing: float,
+        width: float,
+    ) -> None:
+        """Intersect each interval with its bounds from measures on one grid, for a relative ``width``."""
         for _ in range(self._centres):
             # The distances from the centre over which the composition keeps its precision, per direction.
             reaches = [saddle.spread + 1.0 / saddle.tilt for saddle in self._saddles]
