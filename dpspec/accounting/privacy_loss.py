@@ -442,14 +442,16 @@ def solve(
         enough[i] = largest
     if not enough:
         return answers
-    items = _open(phases, sides, [questions[i] for i in enough])
+    merged = MergedPhases.of(phases)
+    similar = tuple(merged.similar if merged else phases)
+    items = _open(phases, similar, sides, [questions[i] for i in enough])
     pending = []
     for item, (i, largest) in zip(items, enough.items(), strict=True):
         item.enough, item.width = largest, widths[i]
         settled = item.question.kind in TESTS and (item.is_within(item.width) or item.saddle.tilt < _FLATTEST)
         if not (item.is_needless or item.answer.width == 0.0 or settled):
             pending.append(item)
-    groups = [GridRefinement(phases, sides, shared) for shared in _neighbours(pending, wide=True)]
+    groups = [GridRefinement(phases, sides, shared, merged) for shared in _neighbours(pending, wide=True)]
     for group in groups:
         group.begin()
     # Coarsest first: an answer is inside the answer that it would have without the questions of finer widths.
@@ -484,16 +486,14 @@ def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[l
 
 
 def _open(
-    phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], questions: Sequence[Question]
+    phases: Sequence[tuple[Pair, int]],
+    similar: tuple[tuple[Pair, int], ...],
+    sides: Sequence[Direction],
+    questions: Sequence[Question],
 ) -> list[PendingAnswer]:
-    """Answers with their trivial intervals and first estimates."""
+    """Answers with their trivial intervals and first estimates, from ``similar`` phases."""
     opened = []
-    epsilons: list[tuple[PendingAnswer, float]] = []
     largest, infinite = loss_extremes(phases, sides[0])
-
-    merged = MergedPhases.of(phases)
-    similar = tuple(merged.similar if merged else phases)
-
     for question in questions:
         if question.kind in TESTS:
             saddle, (first, last) = _open_test(similar, sides, question), question.deciding_epsilons
@@ -510,16 +510,37 @@ def _open(
             if infinite.upper > 0.0:  # the part that finite losses may contribute
                 log_delta += math.log(max(-math.expm1(min(math.log(infinite.upper) - log_delta, 0.0)), 1e-300))
             opened.append(PendingAnswer(question, _NOWHERE, Interval(0.0, largest), log_delta))
-            epsilons.append((opened[-1], log_delta))
+    epsilons = [item for item in opened if item.question.kind == "epsilon"]
+    _open_epsilons(phases, similar, sides[0], epsilons, infinite)
+    # Outcomes of loss over -ln(level) have a level below it, and the power is at least their probability.
+    near_one = [item for item in opened if item.question.kind == "power" and item.saddle.log_delta > _NEAR_ONE]
+    sure = [Question("delta", -item.question.value) for item in near_one]
+    for side in sides if near_one else ():
+        for item, delta in zip(near_one, solve(phases, (side,), sure, [1e-3] * len(sure)), strict=True):
+            item.answer = replace(item.answer, lower=max(item.answer.lower, delta.lower))
+    return opened
+
+
+def _open_epsilons(
+    phases: Sequence[tuple[Pair, int]],
+    similar: tuple[tuple[Pair, int], ...],
+    side: Direction,
+    items: Sequence[PendingAnswer],
+    infinite: Interval,
+) -> None:
+    """Estimate epsilons, whose ``log_delta`` is known; certain ones, of 0 or infinity, become answers.
+
+    ``infinite``: the probability of infinite losses.
+    """
     at_zero: Interval | None = None
     shelves: dict[int, list[PendingAnswer]] = {}
-    for item, log_delta in epsilons:  # deltas of similar size share a table
-        shelves.setdefault(math.floor(log_delta / _SHELF) if len(epsilons) > 1 else 0, []).append(item)
-    for items in shelves.values():
-        logs = [item.log_delta for item in items]
-        cumulants = estimates_of(similar, sides[0], min(logs), FIRST_SHARE)
+    for item in items:  # deltas of similar size share a table
+        shelves.setdefault(math.floor(item.log_delta / _SHELF) if len(items) > 1 else 0, []).append(item)
+    for shelf in shelves.values():
+        logs = [item.log_delta for item in shelf]
+        cumulants = estimates_of(similar, side, min(logs), FIRST_SHARE)
         saddles = cumulants.for_deltas(logs) if len(logs) > 1 else [cumulants.find(log_delta=logs[0])]
-        for item, saddle in zip(items, saddles, strict=True):
+        for item, saddle in zip(shelf, saddles, strict=True):
             item.saddle, value, rounding = saddle, item.question.value, 4.0 * EPS * abs(item.question.value)
             if infinite.upper > 0.0 and value <= math.log(infinite.upper) + rounding:
                 surely = value < log_or_minus_infinity(infinite.lower) - rounding
@@ -533,13 +554,6 @@ def _open(
                 else:
                     gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - value
                     item.saddle = cumulants.find(epsilon=max(gap / item.saddle.tilt, TINY))
-    # Outcomes of loss over -ln(level) have a level below it, and the power is at least their probability.
-    near_one = [item for item in opened if item.question.kind == "power" and item.saddle.log_delta > _NEAR_ONE]
-    sure = [Question("delta", -item.question.value) for item in near_one]
-    for side in sides if near_one else ():
-        for item, delta in zip(near_one, solve(phases, (side,), sure, [1e-3] * len(sure)), strict=True):
-            item.answer = replace(item.answer, lower=max(item.answer.lower, delta.lower))
-    return opened
 
 
 def _open_test(similar: tuple[tuple[Pair, int], ...], sides: Sequence[Direction], question: Question) -> SaddlePoint:

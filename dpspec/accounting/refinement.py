@@ -187,15 +187,19 @@ class PendingAnswer:
 class GridRefinement:
     """Questions about one composition that share a tilt, and the stages that narrow their intervals.
 
-    Given two directions, questions are about the worse of their profiles at each epsilon.
+    Given two directions, questions are about the worse of their profiles at each epsilon. Many ``phases`` are bounded
+    by ``merged`` ones first.
     """
 
     def __init__(
-        self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[PendingAnswer]
+        self,
+        phases: Sequence[tuple[Pair, int]],
+        sides: Sequence[Direction],
+        items: Sequence[PendingAnswer],
+        merged: MergedPhases | None = None,
     ) -> None:
-        self._phases, self._sides, self.items = phases, sides, items
-        self._merged = MergedPhases.of(phases)
-        self._similar = tuple(self._merged.similar if self._merged else phases)
+        self._phases, self._sides, self.items, self._merged = phases, sides, items, merged
+        self._similar = tuple(merged.similar if merged else phases)
         self._is_estimated = any(pair.has_estimated_upper_end for pair, _ in phases)
         self._has_smallest_width = any(pair.has_smallest_width for pair, _ in phases)
         self._steps = sum(steps for _, steps in phases)
@@ -217,7 +221,7 @@ class GridRefinement:
 
     def part(self, items: Sequence[PendingAnswer]) -> "GridRefinement":
         """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
-        part = GridRefinement(self._phases, self._sides, items)
+        part = GridRefinement(self._phases, self._sides, items, self._merged)
         if self._next is not None and part.is_within(_MISSED * 10.0 * self._next):
             part._next = self._next
         return part
