@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dpspec.accounting.convex_laws import Law, by_doubling, combine
-from dpspec.accounting.densities import LogRatio, Masses
+from dpspec.accounting.densities import LogRatio
 from dpspec.accounting.grid import Bins, Cells, Pair, TruncatedPair, place_nodes_densely, span_grid
 from dpspec.accounting.group_allocation import FARTHEST, group_laws
 from dpspec.accounting.numerics import EPS, Direction, Floats, one_direction, positive, whole
@@ -158,7 +158,7 @@ class _RatioPart(TruncatedPair):
         ends = np.concatenate((above.loss, below.loss))
         lowest, steps = span_grid(float(ends.min()) - spacing, float(ends.max()) + spacing, spacing)
         index = place_nodes_densely(*self.table(), lowest, spacing, steps, tilts, widest, limit)
-        return above.cells(lowest, spacing, index)[0], below.cells(lowest, spacing, index)[1]
+        return above.cells_above(lowest, spacing, index), below.cells_below(lowest, spacing, index)
 
     def _bins(self, law: Law) -> Bins:
         """The points of a distribution as outcomes of one loss each."""
@@ -213,7 +213,7 @@ def _log_normal(sigma: float, steps: int, log_little: float) -> tuple[Law, Law]:
     z = np.linspace(max(-edge, -FARTHEST), min(a + edge, FARTHEST), _SLICES + 1)
     ratio = LogRatio(np.array([a]), np.zeros(1))
     ends = np.concatenate(([-np.inf], z, [np.inf]))
-    masses = Masses.of(ratio, ends[:-1], ends[1:])
+    masses = ratio.masses(ends[:-1], ends[1:])
     mean, mass = np.exp(masses.group), np.exp(masses.none)
     doubt = np.minimum(masses.group_error + masses.none_error + 64.0 * EPS * (1.0 + edge * edge), 1.0)
     points = np.exp(a * z - 0.5 * a * a)

@@ -6,7 +6,7 @@ Theorem 16, m^T = b^T + T b^(T - 1) j + ..., where m = b + j is a step's measure
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -32,8 +32,8 @@ _FADED = 50.0
 #: The largest number of frequencies that are summed without an inverse transform.
 _FEW = 512
 
-#: Masses of one sum of a transform.
-_SUMMED = 64
+#: The share of the nodes of a transform whose spectrum shows where the one of all nodes fades.
+_SAMPLED = 16
 
 #: Relative error charged to the mass of infinite losses.
 _INFINITE = 1e-12
@@ -100,35 +100,36 @@ def find_window(tilted: Sequence[TiltedMeasure], spacing: float) -> tuple[float,
         return 0.0, longest
     log_inverse = -math.log(OUTSIDE) + 1e-6
 
-    logs, offsets = (np.concatenate([getattr(part, name) for part in tilted]) for name in ("logs", "offsets"))
+    logs = np.concatenate([part.logs for part in tilted])
+    offsets = np.concatenate([part.offsets for part in tilted])
     sizes = np.array([len(part.logs) for part in tilted])
     steps = np.array([part.steps for part in tilted], dtype=np.float64)
     starts = np.cumsum(sizes) - sizes
 
-    def chernoff(log_rate: float, side: float) -> float:
-        rate = math.exp(log_rate)
-        with np.errstate(over="ignore"):  # such a rate gives an infinite bound
-            exponents = logs + side * rate * offsets
-        tops = np.maximum.reduceat(exponents, starts)
-        if math.inf in tops:
-            return math.inf
-        # steps * ln of the moment generating function, losses counted from the lowest node
-        logarithms = tops + np.log(np.add.reduceat(np.exp(exponents - np.repeat(tops, sizes)), starts))
-        return (float(steps @ logarithms) + log_inverse) / rate
+    def chernoff(log_rates: Sequence[float], side: float) -> Iterator[float]:
+        """Bounds at several rates, (n,), from losses counted from the lowest node; infinite if a rate is too large."""
+        rates = np.exp(log_rates)
+        with np.errstate(over="ignore", invalid="ignore"):
+            exponents = logs + side * rates[:, None] * offsets
+            tops = np.maximum.reduceat(exponents, starts, axis=1)
+            exponents -= np.repeat(tops, sizes, axis=1)
+            logarithms = tops + np.log(np.add.reduceat(np.exp(exponents), starts, axis=1))
+            bounds = (logarithms @ steps + log_inverse) / rates
+        return map(float, np.where(np.isfinite(bounds), bounds, math.inf))
 
     ends = []
     for side in (-1.0, 1.0):  # near the minimum in few evaluations: downhill, then one parabola
         step, best = 0.5, min(_HIGHEST_RATE, math.log(math.sqrt(2.0 * log_inverse / variance)))
-        value = chernoff(best, side)
+        left, value, right = chernoff([best - step, best, best + step], side)
         for _ in range(6):
-            left, right = chernoff(best - step, side), chernoff(best + step, side)
             if min(left, right) >= value:
                 curve = left - 2.0 * value + right
                 if curve > 0.0:
-                    value = min(value, chernoff(best + 0.5 * step * (left - right) / curve, side))
+                    value = min(value, *chernoff([best + 0.5 * step * (left - right) / curve], side))
                 break
             best, value = (best - step, left) if left < right else (best + step, right)
             step *= 1.5
+            left, right = chernoff([best - step, best + step], side)
         ends.append(value / spacing)
     return max(0.0, -ends[0]), min(longest, ends[1])
 
@@ -165,25 +166,45 @@ def multiply_spectra(tilted: Sequence[TiltedMeasure], length: int) -> tuple[npt.
 
 
 def _transform(part: TiltedMeasure, length: int, band: int) -> tuple[npt.NDArray[np.complex128], float]:
-    """The first ``band`` frequencies of the masses, and a bound of each error; by sums if these cost less.
+    """The first ``band`` frequencies of the masses that may be visible, and a bound of each error.
 
-    Frequency k = m i + j by the turns of m i and of j, in sums of ``_SUMMED`` masses. A turn is within 21 EPS, a
-    product within 2, a sum within one per addend.
+    By a transform, or if these cost less by sums: frequency k = m i + j by the turns of m i and of j, in sums of about
+    the root of the number of masses. A turn is within 21 EPS, a product within 2, a sum within one per addend.
     """
+    count, error = len(part.index), _FFT * max(1.0, math.log2(length))
+    summed = math.isqrt(count) + 1
+    rows = -(-count // summed)
+    error_of_sums = 64.0 + summed + rows
+    if 32 * count <= length < 2 * _SAMPLED * band and error_of_sums <= error:
+        band = min(band, _faded_from(part, length))
     minor = math.ceil(math.sqrt(band))
-    if 8 * len(part.index) * minor > length:
+    if 8 * count * minor > length:
         folded = np.bincount(part.index % length, weights=part.masses, minlength=length)
-        return rfft(folded)[:band], _FFT * EPS * max(1.0, math.log2(length))
-    rows = -(-len(part.index) // _SUMMED)
-    padding = rows * _SUMMED - len(part.index)
-    index, masses = np.pad(part.index, (0, padding)), np.pad(part.masses, (0, padding))
+        return rfft(folded)[:band], EPS * error
+    index, masses = np.zeros(rows * summed, dtype=np.int64), np.zeros(rows * summed)
+    index[:count], masses[:count] = part.index, part.masses
 
     def turns(frequencies: Index) -> npt.NDArray[np.complex128]:
-        return _turns(frequencies[:, None] * index % length, length).reshape(len(frequencies), rows, _SUMMED)
+        return _turns(frequencies[:, None] * index % length, length).reshape(len(frequencies), rows, summed)
 
-    majors = turns(minor * np.arange(-(-band // minor))) * masses.reshape(rows, _SUMMED)
+    majors = turns(minor * np.arange(-(-band // minor))) * masses.reshape(rows, summed)
     sums = majors.transpose(1, 0, 2) @ turns(np.arange(minor)).transpose(1, 2, 0)
-    return sums.sum(axis=0).ravel()[:band], EPS * (64.0 + _SUMMED + rows)
+    return sums.sum(axis=0).ravel()[:band], EPS * error_of_sums
+
+
+def _faded_from(part: TiltedMeasure, length: int) -> int:
+    """A frequency of ``length`` nodes from which on no amplitude F of ``part`` is visible, by a transform of few nodes.
+
+    The second derivative of |F|^2 by the angle is at most twice the variance v of the node in size: between samples at
+    a distance h it exceeds the larger one by at most v h^2 / 4.
+    """
+    samples = int(next_fast_len(length // _SAMPLED, real=True))
+    spectrum = rfft(np.bincount(part.index % samples, weights=part.masses, minlength=samples))
+    gaps = part.index - float(part.masses @ part.index)
+    between = (math.pi / samples) ** 2 * float(part.masses @ np.square(gaps))
+    squares = np.square(spectrum.real) + np.square(spectrum.imag) + (between * (1.0 + 1e-9) + 1e-12)
+    last = int(np.flatnonzero(squares > math.exp(-2.0 * _FADED / part.steps))[-1])
+    return min(-(-(last + 1) * length // samples) + 1, length // 2 + 1)
 
 
 def _visible(spectrum: npt.NDArray[np.complex128], amplitude: float) -> npt.NDArray[np.complex128]:
@@ -344,7 +365,8 @@ class FrequencySums:
         if node >= last:
             return 0.0, 0.0
         turns = _turns(self._frequencies * -node % self._length, self._length)
-        gap, end_gap = (max(0.0, self._origin - epsilon + self._spacing * i) for i in (node, last))
+        gap = max(0.0, self._origin - epsilon + self._spacing * node)
+        end_gap = max(0.0, self._origin - epsilon + self._spacing * last)
         with np.errstate(under="ignore"):
             head = float((turns @ (self._flat * -math.expm1(-gap) + self._steep * math.exp(-gap))).real)
         tail = self._end[0] * -math.expm1(-end_gap) + self._end[1] * math.exp(-end_gap)

@@ -244,8 +244,43 @@ class LogRatio:
         return losses, losses
 
     def masses(self, low: Floats, high: Floats) -> "Masses":
-        """The masses of [low, high] (n,), ascending."""
-        return Masses.of(self, low, high)
+        """The masses of [low, high] (n,), ascending, by differences of tails, component by component."""
+        group, group_error = np.empty(low.shape), np.empty(low.shape)
+        none, none_error = normal_mass(low, high)
+        none_error = none_error + 8.0 * EPS
+        log_ratio, ratio_error = np.empty(low.shape), np.empty(low.shape)
+        rows = max(1, _CHUNK // len(self.shifts))
+        for start in range(0, len(low), rows):
+            block = slice(start, start + rows)
+            part = self.relevant(low[block], high[block])
+            shifts = part.shifts[:, None]
+            terms, error = normal_mass(low[None, block] - shifts, high[None, block] - shifts)
+            terms += part.log_weights[:, None]
+            top = terms.max(axis=0)
+            top[np.isneginf(top)] = 0.0
+            np.exp(np.subtract(terms, top, out=terms), out=terms)
+            total = terms.sum(axis=0)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                group[block] = top + np.log(total)
+                shares = np.sum(terms * error, axis=0) / total
+                log_ratio[block] = group[block] - none[block]
+            group_error[block] = np.where(total > 0.0, shares, 0.0) + 8.0 * EPS
+            sizes = np.abs(group[block]) + np.abs(none[block])
+            ratio_error[block] = group_error[block] + none_error[block] + 4.0 * EPS * (2.0 + sizes)
+            if part.shifts[0] == 0.0 and len(part.shifts) > 1:
+                # the other components are added to the zero component, as in ``LogRatio``
+                zero, largest_weight = float(part.log_weights[0]), float(np.abs(part.log_weights).max())
+                is_visible = terms[0] > _LOST
+                log_addition = np.log1p(terms[1:].sum(axis=0) / np.where(is_visible, terms[0], 1.0))
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    digits = error[1:] + error[0] + 8.0 * EPS * (4.0 + largest_weight + sizes)
+                    added_error = np.sum(terms[1:] * digits, axis=0) / total + 8.0 * EPS * (abs(zero) + log_addition)
+                added_error += _LOST if len(part.shifts) == len(self.shifts) else _OMITTED
+                log_ratio[block] = np.where(is_visible, zero + log_addition, log_ratio[block])
+                ratio_error[block] = np.where(is_visible, added_error, ratio_error[block])
+        is_empty = ~(np.isfinite(group) & np.isfinite(none))
+        log_ratio[is_empty] = ratio_error[is_empty] = 0.0
+        return Masses(group, none, group_error, none_error, log_ratio, ratio_error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,7 +330,7 @@ class OpposedRatio:
 
     def masses(self, low: Floats, high: Floats) -> "Masses":
         """The masses of [low, high] (n,), ascending: first as ``group``, second as ``none``."""
-        first, second = Masses.of(self.first, low, high), Masses.of(self.second, -high[::-1], -low[::-1])
+        first, second = self.first.masses(low, high), self.second.masses(-high[::-1], -low[::-1])
         ratio, error = first.ratio - second.ratio[::-1], first.ratio_error + second.ratio_error[::-1]
         error = error + 4.0 * EPS * (np.abs(first.ratio) + np.abs(second.ratio[::-1]))
         return Masses(first.group, second.group[::-1], first.group_error, second.group_error[::-1], ratio, error)
@@ -385,46 +420,6 @@ class Masses:
     none_error: Floats
     ratio: Floats
     ratio_error: Floats
-
-    @classmethod
-    def of(cls, ratio: LogRatio, low: Floats, high: Floats) -> "Masses":
-        """The masses of [low, high] (n,), ascending, by differences of tails, component by component."""
-        group, group_error = np.empty(low.shape), np.empty(low.shape)
-        none, none_error = normal_mass(low, high)
-        none_error = none_error + 8.0 * EPS
-        log_ratio, ratio_error = np.empty(low.shape), np.empty(low.shape)
-        rows = max(1, _CHUNK // len(ratio.shifts))
-        for start in range(0, len(low), rows):
-            block = slice(start, start + rows)
-            part = ratio.relevant(low[block], high[block])
-            shifts = part.shifts[:, None]
-            terms, error = normal_mass(low[None, block] - shifts, high[None, block] - shifts)
-            terms += part.log_weights[:, None]
-            top = terms.max(axis=0)
-            top[np.isneginf(top)] = 0.0
-            np.exp(np.subtract(terms, top, out=terms), out=terms)
-            total = terms.sum(axis=0)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                group[block] = top + np.log(total)
-                shares = np.sum(terms * error, axis=0) / total
-                log_ratio[block] = group[block] - none[block]
-            group_error[block] = np.where(total > 0.0, shares, 0.0) + 8.0 * EPS
-            sizes = np.abs(group[block]) + np.abs(none[block])
-            ratio_error[block] = group_error[block] + none_error[block] + 4.0 * EPS * (2.0 + sizes)
-            if part.shifts[0] == 0.0 and len(part.shifts) > 1:
-                # the other components are added to the zero component, as in ``LogRatio``
-                zero, largest_weight = float(part.log_weights[0]), float(np.abs(part.log_weights).max())
-                is_visible = terms[0] > _LOST
-                log_addition = np.log1p(terms[1:].sum(axis=0) / np.where(is_visible, terms[0], 1.0))
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    digits = error[1:] + error[0] + 8.0 * EPS * (4.0 + largest_weight + sizes)
-                    added_error = np.sum(terms[1:] * digits, axis=0) / total + 8.0 * EPS * (abs(zero) + log_addition)
-                added_error += _LOST if len(part.shifts) == len(ratio.shifts) else _OMITTED
-                log_ratio[block] = np.where(is_visible, zero + log_addition, log_ratio[block])
-                ratio_error[block] = np.where(is_visible, added_error, ratio_error[block])
-        is_empty = ~(np.isfinite(group) & np.isfinite(none))
-        log_ratio[is_empty] = ratio_error[is_empty] = 0.0
-        return cls(group, none, group_error, none_error, log_ratio, ratio_error)
 
     def first(self, *, present: bool, up: bool) -> float:
         log, error = (self.group, self.group_error) if present else (self.none, self.none_error)

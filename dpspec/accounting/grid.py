@@ -117,35 +117,47 @@ class Bins:
     infinite: float = 0.0
 
     def cells(self, lowest: float, spacing: float, index: Index) -> tuple[Cells, Cells]:
-        """Cells for an upper and for a lower bound between the nodes lowest + index * spacing.
+        """Cells for an upper and for a lower bound between the nodes lowest + index * spacing."""
+        return self.cells_above(lowest, spacing, index), self.cells_below(lowest, spacing, index)
 
-        Lower outcomes than the first node move up for the upper bound and are omitted from the lower one. Higher ones
-        than the last node move down to it; for the upper bound their distance is part of ``shift``.
+    def cells_above(self, lowest: float, spacing: float, index: Index) -> Cells:
+        """Cells for an upper bound, as for ``cells``.
+
+        Lower outcomes than the first node move up to it. Higher ones than the last node move down to it: their distance
+        is part of ``shift``.
         """
-        nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
-        used = self.mass > 0.0
-        mass, error = self.mass[used], self.error[used]
-        blur = 32.0 * EPS * float(np.max(np.abs(nodes)))
-        merged, loss_error = self.loss[used], self.loss_error[used]
-        # outcomes of one loss that is on a node
-        nearest = np.minimum(np.searchsorted(nodes, merged - 0.5 * spacing), len(nodes) - 1)
-        fits = (np.abs(nodes[nearest] - merged) <= blur) & (self.high[used] - self.low[used] <= blur)
-        on, fitting, fitting_error = nearest[fits], mass[fits], error[fits] + 4.0 * EPS
-        mass, error, merged, loss_error = mass[~fits], error[~fits], merged[~fits], loss_error[~fits]
-        low, high = self.low[used][~fits], self.high[used][~fits]
+        nodes, on, fits, misses, shift = self._on_nodes(lowest, spacing, index)
+        mass, error, low, high = self.mass[misses], self.error[misses], self.low[misses], self.high[misses]
         maximum, bounded = mass * (1.0 + error), high < np.inf
-        upper = _gathered(nodes, *_split(nodes, low, high, merged + loss_error, mass, error, bounded))
-        bottom = np.minimum(merged - loss_error, nodes[-1])
-        on_grid = bottom >= nodes[0]
-        lower = _gathered(nodes, bottom[on_grid], mass[on_grid], error[on_grid])
-        shift = self.shift + 2.0 * blur + float(np.max(self.loss_error[used][fits], initial=0.0))
+        top = self.loss[misses] + self.loss_error[misses]
+        upper = _gathered(nodes, *_split(nodes, low, high, top, mass, error, bounded))
         overshoot = max(0.0, float(np.max(high[bounded], initial=-np.inf)) - float(nodes[-1]))
         above = min(1.0, (self.above + self.infinite + float(maximum[~bounded].sum())) * (1.0 + 1e-12))
-        reduced = fitting * np.maximum(1.0 - fitting_error, 0.0)
-        return (
-            Cells(lowest, spacing, index, *upper, shift + overshoot, 0.0, above, (on, fitting * (1.0 + fitting_error))),
-            Cells(lowest, spacing, index, *lower, shift, 0.0, 0.0, (on, reduced), self.infinite),
-        )
+        atoms = (on, self.mass[fits] * (1.0 + (self.error[fits] + 4.0 * EPS)))
+        return Cells(lowest, spacing, index, *upper, shift + overshoot, 0.0, above, atoms)
+
+    def cells_below(self, lowest: float, spacing: float, index: Index) -> Cells:
+        """Cells for a lower bound, as for ``cells``.
+
+        Lower outcomes than the first node are omitted. Higher ones than the last node move down to it.
+        """
+        nodes, on, fits, misses, shift = self._on_nodes(lowest, spacing, index)
+        bottom = np.minimum(self.loss[misses] - self.loss_error[misses], nodes[-1])
+        on_grid = bottom >= nodes[0]
+        lower = _gathered(nodes, bottom[on_grid], self.mass[misses][on_grid], self.error[misses][on_grid])
+        atoms = (on, self.mass[fits] * np.maximum(1.0 - (self.error[fits] + 4.0 * EPS), 0.0))
+        return Cells(lowest, spacing, index, *lower, shift, 0.0, 0.0, atoms, self.infinite)
+
+    def _on_nodes(
+        self, lowest: float, spacing: float, index: Index
+    ) -> tuple[Floats, Index, npt.NDArray[np.bool_], npt.NDArray[np.bool_], float]:
+        """The nodes, the node of each bin of one loss on a node, masks of these and of other bins, and ``shift``."""
+        nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
+        blur = 32.0 * EPS * float(np.max(np.abs(nodes)))
+        nearest = np.minimum(np.searchsorted(nodes, self.loss - 0.5 * spacing), len(nodes) - 1)
+        fits = (np.abs(nodes[nearest] - self.loss) <= blur) & (self.high - self.low <= blur) & (self.mass > 0.0)
+        shift = self.shift + 2.0 * blur + float(np.max(self.loss_error[fits], initial=0.0))
+        return nodes, nearest[fits], fits, ~fits & (self.mass > 0.0), shift
 
 
 def positive_masses(logs: Floats, error: Floats) -> tuple[Floats, Floats]:
@@ -161,8 +173,9 @@ def _split(
     nodes: Floats, low: Floats, high: Floats, top: Floats, mass: Floats, error: Floats, bounded: npt.NDArray[np.bool_]
 ) -> tuple[Floats, Floats, Floats]:
     """Losses, masses and errors of outcomes for the upper bound: a bin over several nodes becomes its two ends."""
-    low, high, mass, error = low[bounded], np.clip(high[bounded], nodes[0], nodes[-1]), mass[bounded], error[bounded]
-    top = np.clip(top[bounded], nodes[0], high)
+    low, mass, error = low[bounded], mass[bounded], error[bounded]
+    high = np.minimum(np.maximum(high[bounded], nodes[0]), nodes[-1])
+    top = np.minimum(np.maximum(top[bounded], nodes[0]), high)
     cell = _cell(nodes, top)
     inside = (low >= nodes[cell]) & (high <= nodes[cell + 1])
     split = ~inside & (low >= nodes[0])
@@ -180,7 +193,7 @@ def _split(
 
 def _cell(nodes: Floats, losses: Floats) -> Index:
     """The number of each loss's cell; a node belongs to the cell above it, the last to the last."""
-    return np.clip(np.searchsorted(nodes, losses, side="right") - 1, 0, len(nodes) - 2)
+    return np.minimum(np.maximum(np.searchsorted(nodes, losses, side="right") - 1, 0), len(nodes) - 2)
 
 
 def _gathered(nodes: Floats, losses: Floats, mass: Floats, error: Floats) -> tuple[Floats, Floats, Floats, Floats]:
@@ -245,23 +258,16 @@ def ascending(*values: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
 
 
 def between_ends(inner: Index, steps: int, spacing: float, limit: int) -> Index:
-    """``inner`` with two nodes at each end of the grid, without too wide cells."""
+    """``inner`` with two nodes at each end of the grid, and with additional nodes in too wide cells."""
     index = ascending(np.array([0, 1, steps - 1, steps], dtype=np.int64), inner)
-    index = split_wide_cells(index, int(min(max(WIDEST / spacing, 1.0), 1e12)), limit)
-    if len(index) > limit:
-        raise TooLongError(len(index), limit)
-    return index
-
-
-def split_wide_cells(nodes: Index, widest: int, limit: int) -> Index:
-    """The nodes, with additional ones between neighbors over ``widest`` grid steps apart."""
-    pieces = -(-np.diff(nodes) // widest)
-    if pieces.sum() > limit:
-        raise TooLongError(int(pieces.sum()), limit)
+    widest = int(min(max(WIDEST / spacing, 1.0), 1e12))
+    pieces = -(-np.diff(index) // widest)
+    if pieces.sum() >= limit:
+        raise TooLongError(int(pieces.sum()) + 1, limit)
     if pieces.max() == 1:
-        return nodes
+        return index
     within = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    return np.append(np.repeat(nodes[:-1], pieces) + within * widest, nodes[-1])
+    return np.append(np.repeat(index[:-1], pieces) + within * widest, index[-1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,7 +331,7 @@ class Atoms:
 
 def require_finite(name: str, numbers: Sequence[float], *arrays: Floats) -> None:
     """Raise ``ContradictionError`` if a number is infinite or not a number."""
-    if not (all(map(math.isfinite, numbers)) and all(bool(np.isfinite(array).all()) for array in arrays)):
+    if not np.isfinite(np.concatenate((numbers, *arrays))).all():
         raise ContradictionError(f"{name} must have finite numbers only")
 
 
@@ -461,7 +467,8 @@ def _first_negative_value(masses: Floats, losses: Floats) -> int:
     ``losses``: (n,) ascending from 0.
     """
     decay = np.exp(-np.minimum(losses, _UNRESOLVED))
-    over, over_faded, size = (np.cumsum(values[::-1])[::-1] for values in (masses, masses * decay, np.abs(masses)))
+    sums = np.cumsum(np.array([masses, masses * decay, np.abs(masses)])[:, ::-1], axis=1)
+    over, over_faded, size = sums[:, ::-1]
     errors = EPS * (256.0 + 32.0 * len(masses)) * size
     is_negative = (losses < _UNRESOLVED) & (over - over_faded / decay < -errors)
     return int(np.argmax(is_negative)) if is_negative.any() else len(masses)

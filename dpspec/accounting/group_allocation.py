@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy.special import log_ndtr
 
 from dpspec.accounting.convex_laws import LIGHTEST, Law, by_doubling, pair_blocks, place
-from dpspec.accounting.densities import LogRatio, Masses
+from dpspec.accounting.densities import LogRatio
 from dpspec.accounting.grid import SMALLEST
 from dpspec.accounting.numerics import EPS, Floats, Index
 
@@ -105,7 +105,7 @@ def group_laws(steps: int, sigma: float, depth: float, members: int, *, exact: b
 
 def _means(z: Floats, sigma: float, members: int) -> tuple[Floats, Floats, Floats]:
     """Mass (n,) of each interval between neighbors of ``z``, means of the coefficients (k, n), relative errors (n,)."""
-    shifted = [Masses.of(LogRatio(np.array([c / sigma]), np.zeros(1)), z[:-1], z[1:]) for c in range(1, members + 1)]
+    shifted = [LogRatio(np.array([c / sigma]), np.zeros(1)).masses(z[:-1], z[1:]) for c in range(1, members + 1)]
     log_mass = shifted[0].none
     with np.errstate(invalid="ignore"):
         means = np.array([np.exp(mass.group - log_mass) / math.factorial(c) for c, mass in enumerate(shifted, 1)])

@@ -51,6 +51,9 @@ _FAR = 700.0
 #: The minimum number of steps of a grid.
 _FEWEST = 4
 
+#: Of moments: the number of cells, and the largest ln of a value.
+_CELLS, _HIGHEST_MOMENT = 512, 200.0
+
 #: No positions of nodes.
 _NONE: Index = np.zeros(0, dtype=np.int64)
 
@@ -73,25 +76,29 @@ class Laplace(Pair):
         if self.rate < _RAREST:
             raise ValueError(f"rate must be at least {_RAREST:g}, got {rate!r}")
         self.key = ("laplace", self.edge, self.rate)
+        ends = self.losses(np.array([-self.edge, self.edge]))
+        self.bottom, self.top = float(ends[0]), float(ends[1])  # the losses of the two atoms
 
     def __repr__(self) -> str:
         return f"Laplace(sensitivity/scale {self.edge:g}, rate {self.rate:g})"
 
     def largest_loss(self, direction: Direction) -> float:
         """The loss of the atom at m present-first, at -m absent-first."""
-        losses = self.losses(np.array([-self.edge, self.edge]))
-        return abs(float(losses[1 if one_direction(direction) == "present-first" else 0])) * (1.0 + 1e-13)
+        return abs(self.top if one_direction(direction) == "present-first" else self.bottom) * (1.0 + 1e-13)
 
     def losses(self, l: Floats) -> Floats:  # noqa: E741
         """x = ln(1 + q (e^l - 1)), within ``loss_error``."""
         if self.rate == 1.0:
             return l
+        change = self.rate * np.expm1(np.minimum(l, 700.0))
+        is_small = np.abs(change) <= 0.5
+        if is_small.all():
+            return np.asarray(np.log1p(change), dtype=np.float64)
         with np.errstate(over="ignore"):
-            change = self.rate * np.expm1(np.minimum(l, 700.0))
             far = l + math.log(self.rate) + np.log1p((1.0 - self.rate) / self.rate * np.exp(-np.maximum(l, 0.0)))
             plain = np.log((1.0 - self.rate) + self.rate * np.exp(np.minimum(l, 0.0)))
-            from_change = np.log1p(np.where(np.abs(change) <= 0.5, change, 0.0))
-        return np.asarray(np.where(np.abs(change) <= 0.5, from_change, np.where(l > 0.0, far, plain)), dtype=np.float64)
+            from_change = np.log1p(np.where(is_small, change, 0.0))
+        return np.asarray(np.where(is_small, from_change, np.where(l > 0.0, far, plain)), dtype=np.float64)
 
     def loss_error(self, l: Floats, x: Floats) -> Floats:  # noqa: E741
         """A bound on the error of ``losses`` if ``l`` is off by its rounding."""
@@ -124,7 +131,7 @@ class Laplace(Pair):
         with np.errstate(over="ignore"):
             slack = EPS * (8.0 * np.abs(np.expm1(np.minimum(-l, 700.0))) + 4.0 * np.abs(l) + 4.0 * self.edge)
         lows, highs = np.maximum(l - slack, -self.edge).tolist(), np.minimum(l + slack, self.edge).tolist()
-        bottom, top = self.losses(np.array([-self.edge, self.edge])).tolist()
+        bottom, top = self.bottom, self.top
         tell, log_rate = 64.0 * EPS * max(abs(bottom), abs(top)), math.log(self.rate)
         bounds = []
         for epsilon, threshold, ends in zip(epsilons, x.tolist(), zip(lows, highs, strict=True), strict=True):
@@ -145,6 +152,29 @@ class Laplace(Pair):
             error = EPS * (32.0 + 8.0 * abs(epsilon) + 4.0 * self.edge)
             bounds.append((min(values) - error, min(0.0, max(values) + error)))
         return bounds
+
+    def log_moments(self, tilts: Floats, direction: Direction) -> Floats | None:
+        """E[e^(-s x)] without the record from above, by chords: e^(-s x) is a convex function of e^l.
+
+        A cell of width w becomes atoms at its ends with the same mean of e^l: the share 1 / (1 + e^(w / 2)) at the
+        upper one. Absent-first only: ``proofs/grids.md``, Theorem 60.
+        """
+        m = self.edge
+        highest = -float(tilts.max()) * self.bottom
+        if one_direction(direction) == "present-first" or not (highest <= _HIGHEST_MOMENT and m <= _FAR):
+            return None
+        l = np.linspace(-m, m, _CELLS + 1)  # noqa: E741
+        half = m / _CELLS
+        share = 1.0 / (1.0 + math.exp(half))
+        masses = -0.5 * math.expm1(-half) * np.exp(-0.5 * (l[:-1] + m))
+        weights = np.concatenate((masses * (1.0 - share), [0.5 * math.exp(-m)]))
+        weights[1:] += masses * share
+        weights[0] += 0.5
+        losses = self.losses(l)
+        sums = np.exp(-tilts[:, None] * (losses - self.loss_error(l, losses))) @ weights
+        # of the sum, of terms above 1 (others are off by less than EPS), of the masses, and of l: dx / dl is below 1
+        rounding = EPS * (64.0 + 2.0 * _CELLS + 4.0 * highest + 8.0 * m + 4.0 * m * tilts)
+        return np.asarray(np.log(sums) + rounding, dtype=np.float64)
 
     def truncate(self, direction: Direction, log_edge: float, log_far: float) -> TruncatedPair:
         """All outcomes, absent-first except small losses: P[l > t] = e^(-(t + m) / 2) / 2. Large losses are bounded."""
@@ -167,7 +197,7 @@ class Laplace(Pair):
     def bins(self, l: Floats, direction: Direction) -> Bins:  # noqa: E741
         """The outcomes of ``log_masses`` as bins."""
         without, middle = self.log_masses(l)
-        x, ends = self.losses(l), self.losses(np.array([-self.edge, self.edge]))
+        x, ends = self.losses(l), [self.bottom, self.top]
         low, high = np.concatenate((x[:-1], ends)), np.concatenate((x[1:], ends))
         return self._oriented(without, middle, low, high, float(np.max(self.loss_error(l, x))), direction)
 
@@ -188,8 +218,7 @@ class Laplace(Pair):
         """The l up to which outcomes are merged for a lower bound if most losses are within a cell of the smallest one,
         and the merged l; the losses of the two are ``spacing`` apart.
         """
-        bottom = float(self.losses(np.array([-self.edge]))[0])
-        first = float(self.inverse(np.array([bottom + spacing]))[0])
+        first = float(self.inverse(np.array([self.bottom + spacing]))[0])
         if self.rate == 1.0 or -0.5 * math.expm1(-0.5 * (first + self.edge)) < spacing:
             return None
 
@@ -254,10 +283,9 @@ class _LaplacePart(TruncatedPair):
         index = ascending(index, inner)
         nodes = np.asarray(lowest + spacing * index, dtype=np.float64)
         l = ascending(pair.inverse(self._sign * nodes), np.array([-pair.edge, pair.edge]))  # noqa: E741
-        above, below = pair.bins(l, self.direction).cells(lowest, spacing, index)
-        if pile is not None:
-            _, below = pair.merged_bins(l, pile, self.direction).cells(lowest, spacing, index)
-        return above, below
+        bins = pair.bins(l, self.direction)
+        merged = bins if pile is None else pair.merged_bins(l, pile, self.direction)
+        return bins.cells_above(lowest, spacing, index), merged.cells_below(lowest, spacing, index)
 
     @property
     def period(self) -> float | None:
@@ -273,8 +301,8 @@ class _LaplacePart(TruncatedPair):
             pile = self.pair.pile(spacing)
             if pile is None:
                 break
-            merged, top = self.pair.losses(np.array([pile[1], self.pair.edge])).tolist()
-            last, spacing = spacing, (top - merged) / count
+            merged = float(self.pair.losses(np.array([pile[1]]))[0])
+            last, spacing = spacing, (self.pair.top - merged) / count
             if abs(spacing - last) <= _ALIGNED * spacing:
                 break
         return spacing

@@ -207,7 +207,7 @@ class Mixture(Pair):
         z = self.ratio.inverse((eps if present else -eps)[order])
         ends = (z, np.full(z.shape, np.inf)) if present else (np.full(z.shape, -np.inf), z)
         with np.errstate(divide="ignore", invalid="ignore"):
-            masses = Masses.of(self.ratio, *ends)
+            masses = self.ratio.masses(*ends)
             first, second = (masses.group, masses.none) if present else (masses.none, masses.group)
             inner = first + np.log(-np.expm1(np.minimum(eps[order] + second - first, 0.0)))
             # 1 - e^epsilon matters at negative epsilon only
@@ -241,7 +241,7 @@ class Mixture(Pair):
     def _inner_bounds(self, z: Floats, losses: Floats, *, present: bool) -> list[tuple[float, float]]:
         """Bounds of ln delta for finite outputs ``z`` (n,), ascending, where the log ratio is ``losses`` (n,)."""
         far = np.full(z.shape, np.inf)
-        masses = Masses.of(self.ratio, z, far) if present else Masses.of(self.ratio, -far, z)
+        masses = self.ratio.masses(z, far) if present else self.ratio.masses(-far, z)
         relevant = self.ratio.relevant(z, z)
         sizes = np.abs(relevant.log_weights) + relevant.shifts * (np.abs(z)[:, None] + relevant.shifts)
         firsts, first_errors = (masses.group, masses.group_error) if present else (masses.none, masses.none_error)
@@ -382,7 +382,7 @@ class TruncatedMixture(TruncatedPair):
         losses, _, noise = ratio.evaluate(z, noise=True)
         shift = float(np.max(np.abs(losses - nodes) + noise)) + 4.0 * EPS * float(np.max(np.abs(nodes)))
         inner = cell_masses(ratio, z, nodes[:-1], np.diff(nodes), np.maximum(noise[1:], noise[:-1]), present=present)
-        head, tail = Masses.of(ratio, bottom, z[:1]), Masses.of(ratio, z[-1:], -bottom)
+        head, tail = ratio.masses(bottom, z[:1]), ratio.masses(z[-1:], -bottom)
         start, values = float(nodes[0]), inner
         under = (head.first(present=present, up=True), head.first(present=present, up=False))
         over = (
@@ -399,7 +399,7 @@ class TruncatedMixture(TruncatedPair):
             return upper, self._orient(start, spacing, positions, values, shift + self.pull, under[1], over[1])
         # Lower: the pile is an atom, and the rest of its cell a shorter cell.
         end, masses, _, error = pile
-        remainder = Masses.of(ratio, end, z[lead + 1 : lead + 2])
+        remainder = ratio.masses(end, z[lead + 1 : lead + 2])
         shorter = remainder.cells(nodes[lead : lead + 1], step, noise[lead + 1 : lead + 2], present=present)
         below = np.concatenate((shorter, inner[:, lead + 1 :]), axis=1)
         atom = masses.first(present=present, up=False)
@@ -442,7 +442,8 @@ def _find_pile(ratio: LogRatio, low: float, spacing: float) -> tuple[Floats, Mas
     zero = ratio.log_zero
     ends = ratio.inverse(zero + spacing * np.geomspace(1.0, 64.0, 97))
     # Merged losses as ln p(c = 0) plus the addition of the other components: no digit of a small addition is lost.
-    nonzero_masses = Masses.of(LogRatio(ratio.shifts[1:], ratio.log_weights[1:]), np.full(len(ends), -np.inf), ends)
+    nonzero = LogRatio(ratio.shifts[1:], ratio.log_weights[1:])
+    nonzero_masses = nonzero.masses(np.full(len(ends), -np.inf), ends)
     with np.errstate(invalid="ignore"):
         log_addition = np.logaddexp(
             0.0, np.where(np.isneginf(nonzero_masses.group), -np.inf, nonzero_masses.group - nonzero_masses.none - zero)
@@ -469,4 +470,4 @@ def _find_pile(ratio: LogRatio, low: float, spacing: float) -> tuple[Floats, Mas
         error += share * (
             float(nonzero_masses.group_error[end_index]) + float(nonzero_masses.none_error[end_index]) + rounding
         )
-    return end, Masses.of(ratio, np.array([-np.inf]), end), loss, error
+    return end, ratio.masses(np.array([-np.inf]), end), loss, error

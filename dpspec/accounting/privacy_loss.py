@@ -22,9 +22,9 @@ import functools
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, cast, overload
+from typing import Literal, cast, overload
 
 import numpy as np
 
@@ -42,10 +42,10 @@ from dpspec.accounting.numerics import (
     Interval,
     accountant_direction,
     bounded_effect,
-    directions,
     inside,
     log_or_minus_infinity,
     log_ratio,
+    one_direction,
     positive,
     strict,
     whole,
@@ -55,15 +55,15 @@ from dpspec.accounting.profiles import (
     MOMENT,
     ONE_STEP,
     TESTS,
-    Cumulants,
     Question,
     SaddlePoint,
+    estimates_of,
     gaussian_answer,
     is_smaller,
     loss_extremes,
     one_step_answer,
 )
-from dpspec.accounting.refinement import TINY, GridRefinement, PendingAnswer, truncate_phases
+from dpspec.accounting.refinement import FIRST_SHARE, TINY, GridRefinement, PendingAnswer
 from dpspec.accounting.single_steps import SingleSteps
 from dpspec.renames import old_arguments
 
@@ -331,7 +331,8 @@ def _cached_answers(
     """Answers by a closed form if there is one, else by single steps or from grids; see ``solve``."""
     for width in widths:
         inside("width", width)
-    phases, sides = [(pair, steps) for pair, steps in loss.phases if pair.effect != 0.0], directions(loss.direction)
+    phases = [(pair, steps) for pair, steps in loss.phases if pair.effect != 0.0]
+    sides: Sequence[Direction] = DIRECTIONS if loss.direction == "both" else (one_direction(loss.direction),)
     is_gaussian = all(pair.effect is not None for pair, _ in phases)
     if is_gaussian:
         mu = math.sqrt(math.fsum(steps * (pair.effect or 0.0) ** 2 for pair, steps in phases))
@@ -381,9 +382,6 @@ def group_curve(
 #: Method of an answer from composed grids.
 GRID = "pld/connect-the-dots"
 
-#: ln of the share of delta in the cut tails of an estimate.
-_SHARE = math.log(1e-6)
-
 #: Questions whose epsilons are within this number of tilted stds share a composition: the first one, and all.
 _SHARED_COARSE, _SHARED = 8.0, 4.0
 
@@ -424,7 +422,7 @@ def solve(
         second = solve(phases, sides[1:], questions, widths, first)
         return list(map(Interval.worse, first, second))
     answers = [Interval(0.0, math.inf)] * len(questions)
-    open_indices, open_questions, enough = [], [], []
+    enough: dict[int, float] = {}  # of each question that needs a grid
     for i, question in enumerate(questions):
         opposite_answer = other_direction[i] if other_direction else None
         if opposite_answer is not None and opposite_answer.upper == 0.0 and question.kind == "epsilon":
@@ -441,32 +439,29 @@ def solve(
         if is_smaller(question, largest, phases, sides[0]):
             answers[i] = Interval(0.0, largest).by(MOMENT)
             continue
-        open_indices.append(i)
-        open_questions.append(question)
-        enough.append(largest)
-    if not open_questions:
+        enough[i] = largest
+    if not enough:
         return answers
-    items = _open(phases, sides, open_questions)
+    merged = MergedPhases.of(phases)
+    similar = tuple(merged.similar if merged else phases)
+    items = _open(phases, similar, sides, [questions[i] for i in enough])
     pending = []
-    widths_by_item: dict[int, float] = {}  # by the identity of the item
-    for item, i, largest in zip(items, open_indices, enough, strict=True):
-        item.enough = largest
-        settled = item.question.kind in TESTS and (item.is_within(widths[i]) or item.saddle.tilt < _FLATTEST)
+    for item, (i, largest) in zip(items, enough.items(), strict=True):
+        item.enough, item.width = largest, widths[i]
+        settled = item.question.kind in TESTS and (item.is_within(item.width) or item.saddle.tilt < _FLATTEST)
         if not (item.is_needless or item.answer.width == 0.0 or settled):
             pending.append(item)
-            widths_by_item[id(item)] = widths[i]
-    groups = []
-    for shared in _neighbours(pending, wide=True):
-        groups.append(GridRefinement(phases, sides, shared))
-        groups[-1].begin()
+    groups = [GridRefinement(phases, sides, shared, merged) for shared in _neighbours(pending, wide=True)]
+    for group in groups:
+        group.begin()
     # Coarsest first: an answer is inside the answer that it would have without the questions of finer widths.
-    for width in sorted(set(widths_by_item.values()), reverse=True):
+    for width in sorted({item.width for item in pending}, reverse=True):
         for group in groups:
-            for neighbors in _neighbours([item for item in group.items if widths_by_item[id(item)] <= width]):
+            for neighbors in _neighbours([item for item in group.items if item.width <= width]):
                 if not all(item.is_within(width) for item in neighbors):
                     part = group if len(neighbors) == len(group.items) else group.part(neighbors)
                     part.refine(width)
-    for item, i in zip(items, open_indices, strict=True):
+    for item, i in zip(items, enough, strict=True):
         answers[i] = item.answer.by(GRID)
     return answers
 
@@ -491,46 +486,61 @@ def _neighbours(items: Sequence[PendingAnswer], *, wide: bool = False) -> list[l
 
 
 def _open(
-    phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], questions: Sequence[Question]
+    phases: Sequence[tuple[Pair, int]],
+    similar: tuple[tuple[Pair, int], ...],
+    sides: Sequence[Direction],
+    questions: Sequence[Question],
 ) -> list[PendingAnswer]:
-    """Answers with their trivial intervals and first estimates."""
+    """Answers with their trivial intervals and first estimates, from ``similar`` phases."""
     opened = []
-    epsilons: list[tuple[PendingAnswer, float]] = []
     largest, infinite = loss_extremes(phases, sides[0])
-
-    merged = MergedPhases.of(phases)
-    similar = merged.similar if merged else phases
-
-    @functools.cache
-    def cumulants_at(side: Direction, log_delta: float) -> Cumulants:
-        return Cumulants(truncate_phases(similar, side, log_delta, _SHARE))
-
     for question in questions:
         if question.kind in TESTS:
-            saddle, (first, last) = _open_test(sides, question, cumulants_at), question.deciding_epsilons
+            saddle, (first, last) = _open_test(similar, sides, question), question.deciding_epsilons
             saddle = replace(saddle, epsilon=min(max(saddle.epsilon, first), last))
             opened.append(PendingAnswer(question, saddle, question.trivial, saddle.log_delta))
         elif question.kind == "delta":
             bounds = Interval(max(infinite.lower, -math.expm1(min(question.value, 0.0))), 1.0)
             if question.value >= largest:
                 bounds = infinite  # no finite loss is that large
-            saddle = _deep_enough(sides[0], question, cumulants_at)
+            saddle = _deep_enough(similar, sides[0], question)
             opened.append(PendingAnswer(question, saddle, bounds, saddle.log_delta))
         else:
             log_delta = question.value
             if infinite.upper > 0.0:  # the part that finite losses may contribute
                 log_delta += math.log(max(-math.expm1(min(math.log(infinite.upper) - log_delta, 0.0)), 1e-300))
             opened.append(PendingAnswer(question, _NOWHERE, Interval(0.0, largest), log_delta))
-            epsilons.append((opened[-1], log_delta))
+    epsilons = [item for item in opened if item.question.kind == "epsilon"]
+    _open_epsilons(phases, similar, sides[0], epsilons, infinite)
+    # Outcomes of loss over -ln(level) have a level below it, and the power is at least their probability.
+    near_one = [item for item in opened if item.question.kind == "power" and item.saddle.log_delta > _NEAR_ONE]
+    sure = [Question("delta", -item.question.value) for item in near_one]
+    for side in sides if near_one else ():
+        for item, delta in zip(near_one, solve(phases, (side,), sure, [1e-3] * len(sure)), strict=True):
+            item.answer = replace(item.answer, lower=max(item.answer.lower, delta.lower))
+    return opened
+
+
+def _open_epsilons(
+    phases: Sequence[tuple[Pair, int]],
+    similar: tuple[tuple[Pair, int], ...],
+    side: Direction,
+    items: Sequence[PendingAnswer],
+    infinite: Interval,
+) -> None:
+    """Estimate epsilons, whose ``log_delta`` is known; certain ones, of 0 or infinity, become answers.
+
+    ``infinite``: the probability of infinite losses.
+    """
     at_zero: Interval | None = None
     shelves: dict[int, list[PendingAnswer]] = {}
-    for item, log_delta in epsilons:  # deltas of similar size share a table
-        shelves.setdefault(math.floor(log_delta / _SHELF) if len(epsilons) > 1 else 0, []).append(item)
-    for items in shelves.values():
-        logs = [item.log_delta for item in items]
-        cumulants = cumulants_at(sides[0], min(logs))
+    for item in items:  # deltas of similar size share a table
+        shelves.setdefault(math.floor(item.log_delta / _SHELF) if len(items) > 1 else 0, []).append(item)
+    for shelf in shelves.values():
+        logs = [item.log_delta for item in shelf]
+        cumulants = estimates_of(similar, side, min(logs), FIRST_SHARE)
         saddles = cumulants.for_deltas(logs) if len(logs) > 1 else [cumulants.find(log_delta=logs[0])]
-        for item, saddle in zip(items, saddles, strict=True):
+        for item, saddle in zip(shelf, saddles, strict=True):
             item.saddle, value, rounding = saddle, item.question.value, 4.0 * EPS * abs(item.question.value)
             if infinite.upper > 0.0 and value <= math.log(infinite.upper) + rounding:
                 surely = value < log_or_minus_infinity(infinite.lower) - rounding
@@ -544,27 +554,16 @@ def _open(
                 else:
                     gap = math.log(0.5 * (at_zero.lower + at_zero.upper)) - value
                     item.saddle = cumulants.find(epsilon=max(gap / item.saddle.tilt, TINY))
-    # Outcomes of loss over -ln(level) have a level below it, and the power is at least their probability.
-    near_one = [item for item in opened if item.question.kind == "power" and item.saddle.log_delta > _NEAR_ONE]
-    sure = [Question("delta", -item.question.value) for item in near_one]
-    for side in sides if near_one else ():
-        for item, delta in zip(near_one, solve(phases, (side,), sure, [1e-3] * len(sure)), strict=True):
-            item.answer = replace(item.answer, lower=max(item.answer.lower, delta.lower))
-    return opened
 
 
-#: Estimates of a composition in a direction without a share of e^(the second argument) of delta.
-_CumulantsAt: TypeAlias = Callable[[Direction, float], Cumulants]
-
-
-def _open_test(sides: Sequence[Direction], question: Question, cumulants_at: _CumulantsAt) -> SaddlePoint:
+def _open_test(similar: tuple[tuple[Pair, int], ...], sides: Sequence[Direction], question: Question) -> SaddlePoint:
     """The estimated line that decides a test, of the worse direction."""
-    saddles = [_deep_enough(side, question, cumulants_at) for side in sides]
+    saddles = [_deep_enough(similar, side, question) for side in sides]
     if len(saddles) == 1:
         return saddles[0]
     # each direction's own line may be worse for the other: the two meet at 0 at the latest
     smallest = min(saddle.log_delta for saddle in saddles)
-    tables = [cumulants_at(side, smallest) for side in sides]
+    tables = [estimates_of(similar, side, smallest, FIRST_SHARE) for side in sides]
     epsilons = {*(saddle.epsilon for saddle in saddles), 0.0}
     saddles_by_epsilon = [[table.find(epsilon=epsilon) for table in tables] for epsilon in epsilons]
     worst = [max(points, key=operator.attrgetter("log_delta")) for points in saddles_by_epsilon]
@@ -579,12 +578,12 @@ def _open_test(sides: Sequence[Direction], question: Question, cumulants_at: _Cu
     return min(worst, key=line)
 
 
-def _deep_enough(side: Direction, question: Question, cumulants_at: _CumulantsAt) -> SaddlePoint:
+def _deep_enough(similar: tuple[tuple[Pair, int], ...], side: Direction, question: Question) -> SaddlePoint:
     """A saddle point from tables whose cut tails are far below its delta."""
     log_delta, value = -30.0, question.value
     argument = {"delta": "epsilon", "power": "log_level", "level": "log_power"}[question.kind]
     while True:
-        saddle = cumulants_at(side, log_delta).find(**{argument: value})
+        saddle = estimates_of(similar, side, log_delta, FIRST_SHARE).find(**{argument: value})
         if saddle.log_delta >= log_delta or log_delta < -1e4:
             return saddle
         log_delta = saddle.log_delta - 5.0

@@ -14,7 +14,6 @@ place at which a grid answers them.
 """
 
 import functools
-import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -26,8 +25,8 @@ from scipy.special import ndtri_exp
 
 from dpspec.accounting import gaussian
 from dpspec.accounting.composition import chance_of_any
-from dpspec.accounting.grid import Pair, TruncatedPair
-from dpspec.accounting.numerics import EPS, Direction, Floats, Interval, crossing, log_or_minus_infinity
+from dpspec.accounting.grid import Pair
+from dpspec.accounting.numerics import EPS, Direction, Floats, Index, Interval, crossing, log_or_minus_infinity
 
 #: Methods of an answer: the closed form of the plain Gaussian steps, or of Gaussian pairs that dominate.
 CLOSED, DOMINATED = "closed form", "closed form of a dominating pair"
@@ -382,34 +381,55 @@ class SaddlePoint:
 
 
 class Cumulants:
-    """K and its derivatives for a composition of phases (one step, steps), from tables of losses and log masses."""
+    """K and its derivatives for a composition of ``phases``, from tables of losses and log masses.
 
-    def __init__(self, truncated_pairs: Sequence[tuple[TruncatedPair, int]]) -> None:
-        tables = [part.table() for part, _ in truncated_pairs]
-        self._losses, self._logs = (np.concatenate(column) for column in zip(*tables, strict=True))
-        self._sizes = np.array([len(losses) for losses, _ in tables])
-        self._starts = np.cumsum(self._sizes) - self._sizes
-        self._steps = np.array([steps for _, steps in truncated_pairs], dtype=np.float64)
-        self.largest_loss = float(np.abs(self._losses).max())  # of one step
+    Each step omits outcomes: over all steps, a share e^``log_share`` of e^``log_delta``.
+
+    Attributes:
+        parts: the steps without these outcomes, and their numbers.
+    """
+
+    def __init__(
+        self, phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
+    ) -> None:
+        self._steps = np.array([steps for _, steps in phases], dtype=np.float64)
+        log_far = log_share - math.log(self._steps.sum())
+        log_edge = log_far + min(log_delta, 0.0)
+        self.parts = [(pair.truncate(direction, log_edge, log_far), steps) for pair, steps in phases]
         self._known: dict[float, SaddlePoint] = {}
 
-    def points(self, tilts: Floats) -> Floats:
-        """The fields of the saddle point of each of ``tilts`` (n,), (n, 4)."""
+    @functools.cached_property
+    def _table(self) -> tuple[Floats, Floats, Index, Index]:
+        """Losses and log masses of all steps, and the first row and the number of rows of each."""
+        tables = [part.table() for part, _ in self.parts]
+        losses, logs = np.concatenate(tables, axis=1)
+        sizes = np.array([len(column) for column, _ in tables])
+        return losses, logs, np.cumsum(sizes) - sizes, sizes
 
-        def sums(values: Floats) -> Floats:
-            return np.asarray(np.add.reduceat(values, self._starts, axis=1), dtype=np.float64)
+    @property
+    def largest_loss(self) -> float:
+        """The largest absolute loss of a step."""
+        return float(np.abs(self._table[0]).max())
 
-        weights = self._logs + tilts[:, None] * self._losses
-        tops = np.maximum.reduceat(weights, self._starts, axis=1)
-        np.exp(np.subtract(weights, np.repeat(tops, self._sizes, axis=1), out=weights), out=weights)
-        masses = sums(weights)
-        means = sums(weights * self._losses) / masses
-        variances = sums(weights * np.square(self._losses - np.repeat(means, self._sizes, axis=1))) / masses
-        value, mean, variance = (tops + np.log(masses)) @ self._steps, means @ self._steps, variances @ self._steps
-        epsilons = mean - 1.0 / tilts - 1.0 / (1.0 + tilts)
-        around = 2.0 * math.pi * (variance + tilts**-2 + (1.0 + tilts) ** -2)
-        log_deltas = value - tilts * epsilons - np.log(tilts) - np.log1p(tilts) - 0.5 * np.log(around)
-        return np.column_stack((tilts, epsilons, log_deltas, np.sqrt(variance)))
+    def at(self, tilt: float) -> SaddlePoint:
+        """The saddle point of a tilt."""
+        if tilt in self._known:  # searches for several answers begin with the same tilts
+            return self._known[tilt]
+        losses, logs, starts, sizes = self._table
+        weights = logs + tilt * losses
+        tops = np.maximum.reduceat(weights, starts)
+        weights -= np.repeat(tops, sizes)
+        np.exp(weights, out=weights)
+        masses = np.add.reduceat(weights, starts)
+        means = np.add.reduceat(weights * losses, starts) / masses
+        weights *= np.square(losses - np.repeat(means, sizes))
+        value, mean = float((tops + np.log(masses)) @ self._steps), float(means @ self._steps)
+        variance = float((np.add.reduceat(weights, starts) / masses) @ self._steps)
+        epsilon = mean - 1.0 / tilt - 1.0 / (1.0 + tilt)
+        around = 2.0 * math.pi * (variance + tilt**-2 + (1.0 + tilt) ** -2)
+        log_delta = value - tilt * epsilon - math.log(tilt) - math.log1p(tilt) - 0.5 * math.log(around)
+        self._known[tilt] = SaddlePoint(tilt, epsilon, log_delta, math.sqrt(variance))
+        return self._known[tilt]
 
     def find(
         self,
@@ -428,10 +448,7 @@ class Cumulants:
 
         def excess(log_tilt: float) -> float:
             """Rises with the tilt; 0 at the saddle point."""
-            tilt = math.exp(log_tilt)
-            if tilt not in self._known:  # searches for several answers begin with the same tilts
-                self._known[tilt] = SaddlePoint(*self.points(np.array([tilt]))[0].tolist())
-            point = self._known[tilt]
+            point = self.at(math.exp(log_tilt))
             if epsilon is not None:
                 return point.epsilon - epsilon
             if log_delta is not None:
@@ -450,7 +467,7 @@ class Cumulants:
             middle = 0.5 * (low + high)
             low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
         high, low = crossing(excess, high, low, within=_PRECISION)
-        saddle = SaddlePoint(*self.points(np.exp([0.5 * (low + high)]))[0].tolist())
+        saddle = self.at(math.exp(0.5 * (low + high)))
         if epsilon is not None:
             saddle = replace(
                 saddle, epsilon=epsilon, log_delta=saddle.log_delta + saddle.tilt * (saddle.epsilon - epsilon)
@@ -462,7 +479,7 @@ class Cumulants:
         targets = np.array(log_deltas, dtype=np.float64)
         tilts = np.exp(np.linspace(*_TILTS, _LADDER))
         for _ in range(_LADDERS):
-            values = self.points(tilts)[:, 2]
+            values = np.array([self.at(tilt).log_delta for tilt in tilts.tolist()])
             over, under = np.flatnonzero(values > targets.max()), np.flatnonzero(values < targets.min())
             first = over[-1] if len(over) else 0
             last = under[0] if len(under) and under[0] > first else len(tilts) - 1
@@ -470,5 +487,9 @@ class Cumulants:
             tilts = np.geomspace(tilts[first], tilts[last], _LADDER)
         order = np.argsort(values)
         chosen = np.exp(np.interp(targets, values[order], np.log(ladder)[order]))
-        points = itertools.starmap(SaddlePoint, self.points(chosen).tolist())
+        points = map(self.at, chosen.tolist())
         return [point if point.epsilon > 0.0 else self.find(epsilon=0.0) for point in points]
+
+
+#: ``Cumulants`` of a tuple of phases: a question needs them before its first grid and for it.
+estimates_of = functools.lru_cache(maxsize=4)(Cumulants)

@@ -16,8 +16,8 @@ earlier ones: a finer width of the same questions can only give an interval insi
 29.275 to 29.278 True
 
 ``solve`` of ``privacy_loss`` makes the estimates and decides which questions share a refinement. Here a stage
-(``_stage``) chooses the spacing, makes the steps' ``Atoms`` (``grid``), composes them (``composition``), and reads the
-answers off the composed profile (``_grid``, ``_read``).
+(``_stage``) chooses the spacing and makes the steps' ``Atoms`` (``_discretize``). It composes them (``composition``),
+and reads the answers off the composed profile (``_narrow``, ``_read``).
 """
 
 import contextlib
@@ -35,7 +35,15 @@ from dpspec.accounting.composition import UNSURE, ComposedProfile, compose, spli
 from dpspec.accounting.grid import WIDEST, Atoms, Pair, TooLongError, TruncatedPair
 from dpspec.accounting.merging import MergedPhases
 from dpspec.accounting.numerics import EPS, ContradictionError, Direction, Interval, crossing
-from dpspec.accounting.profiles import TESTS, Cumulants, LogProfile, Question, SaddlePoint, bound_test
+from dpspec.accounting.profiles import (
+    TESTS,
+    Cumulants,
+    LogProfile,
+    Question,
+    SaddlePoint,
+    bound_test,
+    estimates_of,
+)
 
 #: The largest number of cells of one step, and of nodes of a transform: a few hundred megabytes.
 CELLS, NODES = 1 << 19, 6 << 20
@@ -54,6 +62,9 @@ _COARSEST, _FINEST = 0.8e-2, 1e-9
 
 #: If ``_DEVIATIONS`` tilted stds take at most ``_SHORT`` nodes, the second stage costs about as much as the first.
 _DEVIATIONS, _SHORT = 16.0, 1 << 16
+
+#: With at most ``_FEW`` nodes for a step's losses, outcomes of a period cost no more at this share of the first width.
+_FEW, _FEW_SHARE = 1024, 0.005
 
 #: Stages in a row that may narrow nothing; more if outcomes of a period may miss a grid's nodes.
 _IDLE, _IDLE_PERIODIC = 2, 3
@@ -94,8 +105,8 @@ _MISSED = 1.25
 #: The neighborhood of a composition that is searched for answers, in reaches, and its number of points.
 _SCAN, _POINTS = 8.0, 33
 
-#: ln of the share of delta in the cut tails at the first stage.
-_FIRST_SHARE = math.log(1e-6)
+#: ln of the share of delta in the cut tails of first estimates.
+FIRST_SHARE = math.log(1e-6)
 
 #: The smallest slope of ln delta that counts.
 _FLAT = 1e-6
@@ -109,7 +120,7 @@ class PendingAnswer:
     """A question, the estimated place of its answer, and the interval that certainly contains it.
 
     ``log_delta`` is ln of the contribution of finite losses to the delta in question. An answer certainly no larger
-    than ``enough`` is not narrowed further.
+    than ``enough`` is not narrowed further, and others to a relative ``width``.
     """
 
     question: Question
@@ -117,6 +128,7 @@ class PendingAnswer:
     answer: Interval
     log_delta: float
     enough: float = -math.inf
+    width: float = math.inf
 
     @property
     def is_needless(self) -> bool:
@@ -131,6 +143,15 @@ class PendingAnswer:
     def is_within(self, width: float) -> bool:
         """Whether the interval has at most this relative ``width``, or is needless."""
         return self.is_needless or self.answer.width <= width * max(self.answer.upper, self.question.least)
+
+    def is_at_most_enough(self, above: ComposedProfile) -> bool:
+        """Whether the profile ``above`` shows an epsilon of at most ``enough``, which is the answer then."""
+        log_delta = self.question.value - 4.0 * EPS * abs(self.question.value)
+        if self.question.kind != "epsilon" or self.answer.lower > self.enough:
+            return False
+        if above.bound("log_upper", self.enough) <= log_delta:
+            self.answer = self.answer.intersect(Interval(0.0, self.enough))
+        return self.is_needless
 
     def tolerance(self, width: float) -> float:
         """The error in epsilon for a relative ``width`` of the answer."""
@@ -166,20 +187,26 @@ class PendingAnswer:
 class GridRefinement:
     """Questions about one composition that share a tilt, and the stages that narrow their intervals.
 
-    Given two directions, questions are about the worse of their profiles at each epsilon.
+    Given two directions, questions are about the worse of their profiles at each epsilon. Many ``phases`` are bounded
+    by ``merged`` ones first.
     """
 
     def __init__(
-        self, phases: Sequence[tuple[Pair, int]], sides: Sequence[Direction], items: Sequence[PendingAnswer]
+        self,
+        phases: Sequence[tuple[Pair, int]],
+        sides: Sequence[Direction],
+        items: Sequence[PendingAnswer],
+        merged: MergedPhases | None = None,
     ) -> None:
-        self._phases, self._sides, self.items = phases, sides, items
-        self._merged = MergedPhases.of(phases)
+        self._phases, self._sides, self.items, self._merged = phases, sides, items, merged
+        self._similar = tuple(merged.similar if merged else phases)
         self._is_estimated = any(pair.has_estimated_upper_end for pair, _ in phases)
         self._has_smallest_width = any(pair.has_smallest_width for pair, _ in phases)
         self._steps = sum(steps for _, steps in phases)
         most, self._period = 0, 0.0
-        for side in self._truncated(_FIRST_SHARE, self._merged.similar if self._merged else phases):
-            for part, steps in side:
+        self._estimate(FIRST_SHARE)
+        for cumulants in self._cumulants:
+            for part, steps in cumulants.parts:
                 period = part.period or 0.0
                 if period > 0.0 and (steps, period) > (most, self._period):  # of the phase with most steps
                     most, self._period, self._aligned = steps, period, part.aligned
@@ -194,7 +221,7 @@ class GridRefinement:
 
     def part(self, items: Sequence[PendingAnswer]) -> "GridRefinement":
         """Some of the questions with a separate tilt, from the next stage on if the last one served them."""
-        part = GridRefinement(self._phases, self._sides, items)
+        part = GridRefinement(self._phases, self._sides, items, self._merged)
         if self._next is not None and part.is_within(_MISSED * 10.0 * self._next):
             part._next = self._next
         return part
@@ -218,9 +245,13 @@ class GridRefinement:
                 return
         # Answers that need only be no larger than others mostly are after a coarse stage. Others start finer if the
         # grid is short.
-        finer, is_free = 0.1 * _COARSEST, any(item.enough == -math.inf for item in self.items)
-        if self._merged is None and is_free and _DEVIATIONS * self._saddle.spread <= _SHORT * self._needs(finer)[0]:
-            stage = finer
+        if self._merged is None and any(item.enough == -math.inf for item in self.items):
+            length, range_of_losses = _DEVIATIONS * self._saddle.spread, 2.0 * self._cumulants[0].largest_loss
+            if length <= _SHORT * self._needs(0.1 * _COARSEST)[0]:
+                stage = 0.1 * _COARSEST
+            finer = self._needs(_FEW_SHARE * _COARSEST)[0] if self._period else 0.0
+            if length <= 2 * _SHORT * finer and range_of_losses <= _FEW * finer:
+                stage = _FEW_SHARE * _COARSEST
         done = False
         while not self._last and any(item.lacks_bound for item in self.items):
             self._stage(stage)
@@ -265,21 +296,13 @@ class GridRefinement:
             for item in self.items
         )
 
-    def _truncated(self, log_share: float, phases: Sequence[tuple[Pair, int]]) -> list[list[tuple[TruncatedPair, int]]]:
-        """Per direction, the steps of ``phases`` without a share of the smallest delta, with the estimates from them.
+    def _estimate(self, log_share: float) -> None:
+        """Estimate each direction without a share e^``log_share`` of the smallest delta.
 
-        Estimates of merged phases are from ``similar`` ones.
+        The remaining tail decides the best tilt: it grows heavier as less is cut.
         """
-        smallest = min(item.log_delta for item in self.items)
-        truncated, self._cumulants = [], []
-        for side in self._sides:
-            truncated.append(truncate_phases(phases, side, smallest, log_share))
-            similar = (
-                truncate_phases(self._merged.similar, side, smallest, log_share) if self._merged else truncated[-1]
-            )
-            # The remaining tail decides the best tilt: it grows heavier as less is cut.
-            self._cumulants.append(Cumulants(similar))
-        return truncated
+        self._cut = min(item.log_delta for item in self.items), log_share
+        self._cumulants = [estimates_of(self._similar, side, *self._cut) for side in self._sides]
 
     def _centre(self, epsilon: float) -> None:
         """Tilt each direction to ``epsilon``; the larger delta has the saddle point of the group."""
@@ -308,11 +331,12 @@ class GridRefinement:
         before = [item.answer.width for item in self.items]
         self._stages += 1
         widest_spacing, share = self._needs(width)
-        truncated = [
-            self._truncated(math.log(share), phases)
-            for phases in ((merged.above, merged.below) if merged else (self._phases,))
-        ]
+        self._estimate(math.log(share))
         self._centre(self._saddle.epsilon)
+        compositions = [[cumulants.parts for cumulants in self._cumulants]]
+        if self._merged is not None:  # estimates are from similar phases
+            bounding = (merged.above, merged.below) if merged else (self._phases,)
+            compositions = [[Cumulants(phases, side, *self._cut).parts for side in self._sides] for phases in bounding]
         # below the resolution of its losses a grid would have equal nodes
         finest = 4.0 * EPS * max(cumulants.largest_loss for cumulants in self._cumulants)
         widest_spacing, period, self._last = max(min(0.2 * WIDEST, widest_spacing), finest), self._period, False
@@ -321,7 +345,7 @@ class GridRefinement:
             if spacing < finest:
                 period, spacing = 0.0, widest_spacing
             try:
-                self._grid(truncated, spacing, width)
+                self._narrow(*self._discretize(compositions, spacing), spacing, width)
                 self._spacing = spacing
                 break
             except TooLongError as error:
@@ -335,14 +359,14 @@ class GridRefinement:
             self._last = True  # losses in the millions per step: bounds without a grid remain
         return any(item.answer.width < 0.9 * earlier for item, earlier in zip(self.items, before, strict=True))
 
-    def _grid(
-        self, truncated: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float, width: float
-    ) -> None:
-        """Intersect each interval with its bounds from a grid for a relative ``width``.
+    def _discretize(
+        self, compositions: Sequence[Sequence[Sequence[tuple[TruncatedPair, int]]]], spacing: float
+    ) -> tuple[list[list[tuple[Atoms, int]]], list[list[tuple[Atoms, int]]]]:
+        """Measures above and below the steps on one grid, per direction.
 
-        ``truncated``: steps per direction, or such above and such below the composition's.
+        ``compositions``: steps per direction, or such above and such below the composition's.
         """
-        tilts = {saddle.tilt for saddle in (*self._saddles, *(item.saddle for item in self.items))}
+        tilts = sorted({saddle.tilt for saddle in [*self._saddles, *[item.saddle for item in self.items]]})
         # One step may decide the answer: no cell may be wider than the error of a single step allows.
         widest = 0.5 * math.sqrt(self._steps)
         cells = CELLS // _SPLIT_CELLS if self._is_settled else CELLS
@@ -350,23 +374,36 @@ class GridRefinement:
         lowers: list[list[tuple[Atoms, int]]] = []
         is_counted = [loss > 0.5 * spacing for loss in self._largest_losses]
         # Merged phases are others, and something must remain.
-        omits = any(is_counted) and not all(is_counted) and len(truncated) == 1
-        for bounding in truncated:
+        omits = any(is_counted) and not all(is_counted) and len(compositions) == 1
+        for bounding in compositions:
             for side in bounding:
-                atoms = [(*part.atoms(spacing, sorted(tilts), widest, cells), steps) for part, steps in side]
-                if bounding is truncated[0]:
+                atoms = [(*part.atoms(spacing, tilts, widest, cells), steps) for part, steps in side]
+                if bounding is compositions[0]:
                     uppers.append([(above, steps) for above, _, steps in atoms])
-                if bounding is truncated[-1]:
+                if bounding is compositions[-1]:
                     # Losses that miss the nodes are moved down, by up to the spacing in each step. Without steps of
                     # smaller losses the composition leaks no more, and less by these losses alone.
                     counted = is_counted if omits else [True] * len(atoms)
                     lowers.append([(below, steps) for _, below, steps in itertools.compress(atoms, counted)])
+        return uppers, lowers
+
+    def _narrow(
+        self,
+        uppers: Sequence[Sequence[tuple[Atoms, int]]],
+        lowers: Sequence[Sequence[tuple[Atoms, int]]],
+        spacing: float,
+        width: float,
+    ) -> None:
+        """Intersect each interval with its bounds from measures on one grid, for a relative ``width``."""
         for _ in range(self._centres):
             # The distances from the centre over which the composition keeps its precision, per direction.
             reaches = [saddle.spread + 1.0 / saddle.tilt for saddle in self._saddles]
             reach, scan = min(reaches), max(*reaches, 8.0 * spacing)
+            upper = self._profile(uppers, spacing, scan) if all(item.enough > 0.0 for item in self.items) else None
+            if upper and all(item.is_at_most_enough(upper) for item in self.items):
+                return
             lower = self._profile(lowers, spacing, scan)  # first: its window is longer, and may be too long
-            upper = self._profile(uppers, spacing, scan)
+            upper = upper or self._profile(uppers, spacing, scan)
             points = self._saddle.epsilon + scan * np.linspace(-_SCAN, _SCAN, _POINTS)
             grid = [0.0, *points[points > 0.0].tolist()]
             upper_at = functools.cache(functools.partial(upper.bound, "log_upper"))
@@ -426,15 +463,6 @@ def _largest_loss(pair: Pair) -> float:
     if any(pair.infinite_mass(direction) > 0.0 for direction in directions):
         return math.inf
     return max(pair.largest_loss(direction) for direction in directions)
-
-
-def truncate_phases(
-    phases: Sequence[tuple[Pair, int]], direction: Direction, log_delta: float, log_share: float
-) -> list[tuple[TruncatedPair, int]]:
-    """Each phase's step, with its steps, without a share e^``log_share`` of delta over all steps."""
-    _, counts = zip(*phases, strict=True)
-    log_far = log_share - math.log(sum(counts))
-    return [(pair.truncate(direction, log_far + min(log_delta, 0.0), log_far), count) for pair, count in phases]
 
 
 def _read(

@@ -70,7 +70,7 @@ _COMPONENTS = 4096
 _TOGETHER = 16
 
 #: Distances of a threshold t from epsilon + ln T.
-_BEYOND = (3.0, 10.0, 40.0)
+_BEYOND = np.array([3.0, 10.0, 40.0])
 
 #: No finite epsilon of a step is larger.
 _LARGEST = 1e300
@@ -155,7 +155,7 @@ class SingleSteps:
     def _tests(self, epsilon: float, side: Direction) -> Iterator[tuple[float, float]]:
         """Tests for losses above ``epsilon``: upper bounds of ln(level) + epsilon, and lower bounds of ln(power)."""
         yield 0.0, max((self._profile(pair, epsilon, side)[0] for pair, _ in self._closed), default=-math.inf)
-        for beyond, t in self._thresholds(epsilon).items():  # whether any step's loss exceeds t
+        for beyond, t in zip(_BEYOND.tolist(), self._thresholds(epsilon), strict=True):  # whether any loss exceeds t
             log_power = _log_any([(self._profile(pair, t, side)[0], steps) for pair, steps in self._closed])
             yield -beyond, log_power - _ROUNDING
         for share in _SHARES:  # whether all losses exceed this share of the largest one
@@ -197,20 +197,22 @@ class SingleSteps:
     def _evaluate_profiles(self, lower_epsilons: Iterable[float], upper_epsilons: Iterable[float]) -> None:
         """Evaluate the profiles for ``log_lower`` and ``log_upper`` at all of these epsilons at once."""
         averages = {epsilon / self._steps for epsilon in upper_epsilons}
-        thresholds = {t for epsilon in lower_epsilons for t in (epsilon, *self._thresholds(epsilon).values())}
+        thresholds: set[float] = set()
+        for epsilon in lower_epsilons:
+            thresholds.update((epsilon, *self._thresholds(epsilon)))
         for side in self._sides:
             for pair, _ in self._closed:
                 if max(_components(pair), default=0) <= _TOGETHER:
                     largest = pair.largest_loss(side)
                     close = {share * largest for share in _SHARES if thresholds and 0.0 < share * largest < math.inf}
                     epsilons = sorted(averages | thresholds | close)
-                    bounds = pair.all_log_delta_bounds(epsilons, side)
-                    self._profiles.update(zip(((pair.key, side, epsilon) for epsilon in epsilons), bounds, strict=True))
+                    for epsilon, bounds in zip(epsilons, pair.all_log_delta_bounds(epsilons, side), strict=True):
+                        self._profiles[pair.key, side, epsilon] = bounds
 
-    def _thresholds(self, epsilon: float) -> dict[float, float]:
-        """Losses of one step, each by its distance beyond ``epsilon`` + ln T."""
-        log_steps, rounding = math.log(self._steps), 8.0 * EPS * abs(epsilon)
-        return {beyond: epsilon + log_steps + beyond + rounding for beyond in _BEYOND}
+    def _thresholds(self, epsilon: float) -> list[float]:
+        """Losses of one step at the distances ``_BEYOND`` from ``epsilon`` + ln T."""
+        thresholds: list[float] = (epsilon + math.log(self._steps) + _BEYOND + 8.0 * EPS * abs(epsilon)).tolist()
+        return thresholds
 
     def power(self, log_level: float) -> float:
         """A lower bound of the power of the best test at level e^``log_level``."""
@@ -364,19 +366,23 @@ class _Draws:
 
 def _log_any(deltas: Sequence[tuple[float, int]]) -> float:
     """ln(1 - prod (1 - delta)^steps) for (ln delta, steps) each."""
-    total = math.fsum(steps * math.exp(min(log, 0.0)) for log, steps in deltas)
-    if total < 1e-14:  # the sum, whose terms may underflow
-        return float(np.logaddexp.reduce([log + math.log(steps) for log, steps in deltas])) if deltas else -math.inf
-    if any(log >= 0.0 for log, _ in deltas):
+    if not deltas:
+        return -math.inf
+    logs, steps = np.array(deltas, dtype=np.float64).T
+    if float(np.exp(np.minimum(logs, 0.0)) @ steps) < 1e-14:  # the sum, whose terms may underflow
+        return float(np.logaddexp.reduce(logs + np.log(steps)))
+    if float(logs.max()) >= 0.0:
         return 0.0
-    return math.log(-math.expm1(math.fsum(steps * math.log1p(-math.exp(log)) for log, steps in deltas)))
+    return math.log(-math.expm1(float(np.log1p(-np.exp(logs)) @ steps)))
 
 
 def _components(pair: Pair) -> list[int]:
     """The numbers of components of its mixtures."""
+    cases: list[Pair] = [pair]
     if isinstance(pair, DoubleMixture):
-        return _components(pair.present) + _components(pair.absent)
-    cases = [case for _, case in pair.cases] if isinstance(pair, Revealed) else [pair]
+        cases = [pair.present, pair.absent]
+    elif isinstance(pair, Revealed):
+        cases = [case for _, case in pair.cases]
     return [len(case.ratio.shifts) for case in cases if isinstance(case, Mixture)]
 
 

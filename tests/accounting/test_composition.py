@@ -9,7 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from dpspec.accounting import Direction, Floats, Mixture, PrivacyLoss, TooLongError
+from dpspec.accounting import EPS, Direction, Floats, Mixture, PrivacyLoss, TooLongError
 from dpspec.accounting.composition import (
     OUTSIDE,
     UNSURE,
@@ -172,6 +172,20 @@ def test_sums_over_many_masses_are_charged() -> None:
     error = np.abs(values - np.fft.irfft(spectrum, length))
     assert error.max() <= single < 1e-9
     assert math.sqrt(float(error @ error)) <= squared
+
+
+@pytest.mark.parametrize(("nodes", "steps"), [(60, 2000), (250, 50), (200, 10**5)])
+def test_few_frequencies_are_found_without_all(nodes: int, steps: int) -> None:
+    rng = np.random.default_rng(nodes)
+    part = TiltedMeasure.of(atoms(list(rng.dirichlet(np.full(nodes, 0.3)))), steps, 0.0)
+    length = math.ceil(20.0 * math.sqrt(part.variance) / 0.1)
+    product, noise = multiply_spectra([part], length)
+    spectrum = np.fft.rfft(np.bincount(part.index % length, part.masses, length)) ** steps
+    assert np.abs(spectrum[len(product) :]).max() < math.exp(-50.0) * (1.0 + 1e-6) <= np.abs(spectrum[len(product) - 1])
+    error = np.abs(product - spectrum[: len(product)])
+    assert len(product) < 40
+    assert error.max() < 10.0 * steps * EPS * math.log2(length)  # of numpy's transform
+    assert noise[0] < 8.0 * steps * EPS * math.log2(length)  # less than the charge for a transform
 
 
 def test_a_lattice_keeps_all_frequencies() -> None:

@@ -215,3 +215,38 @@ def test_several_epsilons_at_once_contain_their_exact_values(scale: float, rate:
             exact = exact_delta(pair, epsilon, direction)
             assert exact is not None
             assert mpmath.exp(mpmath.mpf(low)) <= exact <= mpmath.exp(mpmath.mpf(high))
+
+
+@pytest.mark.family
+@pytest.mark.parametrize(
+    ("edge", "rate", "tilt", "slack"),
+    [(1.0, 0.01, 10.0, 1e-8), (5.0, 0.01, 100.0, 1e-6), (30.0, 0.1, 10.0, 1e-9), (2.0, 1e-9, 100.0, 1e-12)],
+    ids=["usual", "steep", "wide", "rare"],
+)
+def test_moments_are_bounds_by_quadrature(edge: float, rate: float, tilt: float, slack: float) -> None:
+    bounds = Laplace(1.0 / edge, 1.0, rate).log_moments(np.array([tilt]), "absent-first")
+    assert bounds is not None
+    with mpmath.workdps(30):
+        m, q = 1 / mpmath.mpf(1.0 / edge), mpmath.mpf(rate)
+
+        def power(ratio: mpmath.mpf) -> mpmath.mpf:
+            return (1 + q * mpmath.expm1(ratio)) ** -mpmath.mpf(tilt)
+
+        inner = mpmath.quad(lambda x: mpmath.exp(-(x + m) / 2) / 4 * power(x), mpmath.linspace(-m, m, 9))
+        exact = mpmath.log(power(-m) / 2 + mpmath.exp(-m) / 2 * power(m) + inner)
+    assert 0.0 <= float(bounds[0] - exact) <= slack
+
+
+def test_a_moment_decides_the_smaller_direction() -> None:
+    step = PrivacyLoss.of(Laplace(1.0, rate=0.1), "present-first").compose(100)
+    absent = PrivacyLoss(step.phases, "absent-first")
+    (larger,) = step.epsilons([1e-6], width=1e-3)
+    (smaller,) = absent.epsilons([1e-6], width=1e-3, other_direction=[larger])
+    assert smaller.method == "moment of the likelihood ratio"
+    assert absent.epsilon(1e-6).upper <= smaller.upper == larger.upper
+
+
+def test_few_outcomes_begin_at_a_fine_grid(stages: list[float]) -> None:
+    epsilon = PrivacyLoss.of(Laplace(1.0, rate=0.01), "present-first").compose(2000).epsilon(1e-6, width=1e-2)
+    assert epsilon.relative_width < 2e-5
+    assert len(stages) == 1

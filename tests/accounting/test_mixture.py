@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.accounting_oracle import one_step_delta
 
 from dpspec.accounting import Mixture, PrivacyLoss, TooLongError, densities, gaussian
-from dpspec.accounting.densities import Masses, normal_mass
+from dpspec.accounting.densities import normal_mass
 
 PRESENT, ABSENT = "present-first", "absent-first"
 
@@ -210,7 +210,7 @@ def test_mixture_mass_within_its_stated_error() -> None:
     pair = Mixture.poisson(30, 0.05, 1.3)
     low = np.linspace(-6.0, 25.0, 60)
     high = low + 1e-3
-    masses = Masses.of(pair.ratio, low, high)
+    masses = pair.ratio.masses(low, high)
     logs, errors = masses.group, masses.group_error
     with mpmath.workdps(60):
         for a, b, value, error in zip(low, high, logs, errors, strict=True):
