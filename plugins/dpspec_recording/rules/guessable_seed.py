@@ -19,7 +19,7 @@ _GUESSABLE = 2**32
 
 #: Seeds with which the states of the global generators of NumPy and Python are compared, because these do not tell
 #: their seed: small ones, years, and usual ones.
-_COMPARED = (*range(1024), *range(1990, 2036), 1234, 1337, 3407, 12345, 31337, 123456)
+_COMPARED: tuple[int, ...] = (*range(1024), *range(1990, 2036), 1234, 1337, 3407, 12345, 31337, 123456)
 
 #: The code that seeds global generators, and the own ones of a custom loop.
 _SEEDED = {
