@@ -252,7 +252,7 @@ class _Cells:
 
 @functools.lru_cache(maxsize=8)
 def _cells(sigma: float) -> _Cells:
-    slope, unit = 1.0 / sigma, min(2.0, max(0.25, sigma))
+    slope, unit = 1.0 / sigma, min(2.0, max(0.5, sigma))
     reach = _REACH + 1.05 * slope
     inner = np.linspace(-_NEAR, _NEAR, 2 * math.ceil(_NEAR / (_NARROW * unit)) + 1)
     far = np.linspace(_NEAR, reach, math.ceil((reach - _NEAR) / (_WIDE * unit)) + 1)[1:]
