@@ -340,7 +340,7 @@ def _seam(
         start=start,
         is_received=is_received,
         doubts=list(dict.fromkeys(doubts)),
-        recounted=not all(_agree(rank_start, state, "accountant") for rank_start in starts)
+        recounted=not all(_continues_history(rank_start, state, earlier[-1]) for rank_start in starts)
         if same or is_received
         else any(rank_start.accounted < least for rank_start in starts),
         fresh=bool(lost),
@@ -350,6 +350,15 @@ def _seam(
 def _agree(start: SavedState, state: SavedState, name: str) -> bool:
     digest = start.digests.get(name, "")
     return digest != "" and digest == state.digests.get(name, "")
+
+
+def _continues_history(start: SavedState, state: SavedState, last_part: Sequence[Sequence[SavedState]]) -> bool:
+    """Whether the accountant has the history of the continued state, or of all steps until then.
+
+    A script that goes back to a checkpoint, and keeps its engine, charges the steps after the checkpoint too.
+    """
+    ends = [states[-1] for states in last_part if states]
+    return any(_agree(start, earlier_state, "accountant") for earlier_state in (state, *ends))
 
 
 def _doubts(

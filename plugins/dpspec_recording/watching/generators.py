@@ -1,23 +1,28 @@
 """Generators of random numbers: of noise and of batches, their states, and the same numbers for two computations.
 
 A later part of a training must not repeat the random numbers of an earlier one. Federated rounds in one process share
-a generator, which draws further numbers between two recordings: initial weights, evaluations. It runs on from the
-earlier state, and no number is used twice, unless the script seeds it again.
+a generator, which draws further numbers between two recordings: initial weights, evaluations. Its state then follows
+from the earlier one by draws, and no number is used twice.
 """
 
 import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-#: The Mersenne Twister of torch's CPU generators, in bytes of the state: after the seed (8 bytes) and the number of
-#: unused words (8), the position in the block (8) and its 624 words (8 each).
-_POSITION, _BLOCK = slice(16, 24), slice(24, 24 + 8 * 624)
+#: Number of 32-bit draws between two recordings up to which a state is found, about one second. To compare with the
+#: states of earlier beginnings would cost nothing, but misses a seed that is set again before another number of draws.
+_MOST_DRAWS = 2**25
+
+#: The Mersenne Twister of torch's CPU generators: its number of words, and its bytes in the state: after the seed (8
+#: bytes) and the number of unused words (8), the position in the block (8) and the words (8 each).
+_WORDS, _POSITION, _BLOCK = 624, slice(16, 24), slice(24, 24 + 8 * 624)
 
 #: The largest number of kept recordings of one generator; of older ones no state is continued.
 _MOST_KEPT = 1000
@@ -47,17 +52,18 @@ def generator_of_batches(sampler: Any) -> torch.Generator:
     return generator
 
 
-@dataclass(frozen=True)
+@dataclass
 class Kept:
     """The states of a generator before and after a recording in this process.
 
-    owner: equal for the parts of one training. runs_on: whether no earlier recording began with its first state.
+    owner: equal for the parts of one training. follows: whether the start continues the end of the kept recording
+    before; None until that is known.
     """
 
     owner: str
     start: Tensor
     end: Tensor
-    runs_on: bool
+    follows: bool | None = None
 
 
 #: By device and seed, the recordings of a generator in the order of their ends.
@@ -67,41 +73,51 @@ _recordings: dict[tuple[str, int], list[Kept]] = {}
 def keep(generator: torch.Generator, start: Tensor, owner: str = "") -> None:
     """Keep the state of a generator whose recording ends. start: its state at the beginning of the recording."""
     recordings = _recordings.setdefault((generator.device.type, generator.initial_seed()), [])
-    recordings.append(Kept(owner, start, generator.get_state(), _runs_on(generator, recordings, start)))
+    recordings.append(Kept(owner, start, generator.get_state()))
     del recordings[:-_MOST_KEPT]
 
 
 def continued_state(generator: torch.Generator, owner: str = "") -> Tensor:
     """The state after the owner's last kept recording if the generator ran on from there, otherwise its current state.
 
-    It did not run on if it, or a recording since then, of another training too, began with the state of a new seed,
-    with a state of an earlier beginning, or before the last end in one block. A script that sets the same secret seed
-    again, and draws another number of values before the recording, is not found: the statement names it, and a public
-    seed is ``guessable-seed``.
+    It ran on if every recording since then, of other trainings too, began with a state that follows from the end of the
+    one before by at most :data:`_MOST_DRAWS` draws.
     """
-    state = generator.get_state()
-    recordings = _recordings.get((generator.device.type, generator.initial_seed()), [])
+    state, device = generator.get_state(), generator.device.type
+    recordings = _recordings.get((device, generator.initial_seed()), [])
     last = next((n for n in reversed(range(len(recordings))) if recordings[n].owner == owner), None)
     if last is None:
         return state
-    if all(recording.runs_on for recording in recordings[last + 1 :]) and _runs_on(generator, recordings, state):
-        return recordings[last].end
-    return state
+    for before, after in pairwise(recordings[last:]):
+        if after.follows is None:
+            after.follows = _follows(device, before.end, after.start)
+        if not after.follows:
+            return state
+    return recordings[last].end if _follows(device, recordings[-1].end, state) else state
 
 
-def _runs_on(generator: torch.Generator, recordings: Sequence[Kept], state: Tensor) -> bool:
-    if not recordings or torch.equal(state, recordings[-1].end):
+def _follows(device: str, end: Tensor, state: Tensor) -> bool:
+    if torch.equal(end, state):
         return True
-    seeded = torch.Generator(generator.device).manual_seed(generator.initial_seed()).get_state()
-    if any(torch.equal(state, used) for used in (seeded, *(recording.start for recording in recordings))):
-        return False
-    return _may_be_later(generator.device.type, recordings[-1].end, state)
+    return _follows_on_host(end, state) if device == "cpu" else _follows_on_cuda(end, state)
 
 
-def _may_be_later(device: str, end: Tensor, state: Tensor) -> bool:
-    if device != "cpu":  # Philox: the state is the seed and an offset, which grows with each draw
-        return len(end) == len(state) == 16 and _number(end[8:]) <= _number(state[8:])
-    return not torch.equal(end[_BLOCK], state[_BLOCK]) or _number(end[_POSITION]) <= _number(state[_POSITION])
+def _follows_on_host(end: Tensor, state: Tensor) -> bool:
+    block, copy = state[_BLOCK], torch.Generator()
+    copy.set_state(end)
+    if torch.equal(end[_BLOCK], block):
+        return _number(end[_POSITION]) <= _number(state[_POSITION])
+    drawn = torch.empty(_WORDS, dtype=torch.int32)
+    for _ in range(_MOST_DRAWS // _WORDS):
+        drawn.random_(generator=copy)
+        if torch.equal(copy.get_state()[_BLOCK], block):
+            return True
+    return False
+
+
+def _follows_on_cuda(end: Tensor, state: Tensor) -> bool:
+    """Philox: the state is the seed and an offset, which grows with each draw."""
+    return len(end) == len(state) == 16 and bool(_number(end[8:]) <= _number(state[8:]))
 
 
 def _number(content: Tensor) -> int:

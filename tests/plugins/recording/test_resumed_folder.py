@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from opacus import PrivacyEngine
 from support.checked_runs import CheckedRun, Question, check_run
 from support.jobs import Job, RankedJobs
 from support.opacus_training import record_losses
@@ -491,3 +492,43 @@ def test_options_of_one_rank_in_a_later_part_leave_the_claim_open(tmp_path: Path
     found = checked(jobs.folder)
     assert found.verdict == "open"
     assert "rank 1 of part 2 starts with other options than the first rank" in found.doubts
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("restores_random_state", [False, True])
+def test_a_script_that_goes_back_to_a_checkpoint_charges_all_steps(tmp_path: Path, restores_random_state: bool) -> None:
+    """One engine counts the steps after the checkpoint too; with the state of its generator, their noise returns."""
+    x = torch.randn(600, 10)
+    data = torch.utils.data.TensorDataset(x, (x[:, 0] > 0).long())
+    with torch.random.fork_rng():
+        torch.seed()
+        engine, module = PrivacyEngine(accountant="rdp"), torch.nn.Linear(10, 2)
+        model, optimizer, loader = engine.make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.2),
+            data_loader=torch.utils.data.DataLoader(data, batch_size=60),
+            noise_multiplier=1.5,
+            max_grad_norm=1.0,
+        )
+
+        def train(epochs: int) -> None:
+            for _ in range(epochs):
+                for features, labels in loader:
+                    optimizer.zero_grad()
+                    torch.nn.functional.cross_entropy(model(features), labels).backward()
+                    optimizer.step()
+
+        parts = {"model": model, "optimizer": optimizer, "loader": loader, "engine": engine, "resume": True}
+        with dpspec.record(tmp_path / "run", **parts):
+            train(3)
+            saved, random_state = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+            train(2)
+        model.load_state_dict(saved)
+        if restores_random_state:
+            torch.set_rng_state(random_state)
+        with dpspec.record(tmp_path / "run", **parts):
+            train(3)
+    run = checked(tmp_path / "run")
+    assert run.status == (("open", "deviates") if restores_random_state else ("proved", "no-deviation-found"))
+    assert joined_checks.RECOUNTED.title not in run.rejected
+    assert (NOISE in run.rejected) is restores_random_state
