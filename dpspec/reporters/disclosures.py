@@ -315,7 +315,8 @@ def _risk(audits: Sequence[AuditResult], titles: Sequence[str]) -> Line:
     strength = f"The risk is {highest.rate.strength[0]}. {SCALE_NOTE}"
     assumed = "It holds under the assumptions below." if any(audit.recording for audit in audits) else ""
     larger = " ".join(rate.short for rate in highest.larger)
-    text = " ".join(filter(None, (of_cell, highest.rate.of_hundred(), strength, larger, assumed, caveats)))
+    several = highest.rate.of_many("people with one record each" if highest.rate.targets == "records" else "")
+    text = " ".join(filter(None, (of_cell, highest.rate.of_hundred(), several, strength, larger, assumed, caveats)))
     return Line("risk", "Risk in plain words", "checked" if is_tested else "declared", text)
 
 

@@ -35,6 +35,9 @@ SCALE_NOTE = "These words are dpspec's own scale. Ponomareva et al. (2023) call 
 #: A detection rate above this is reported as certain.
 _CERTAIN = 0.999
 
+#: The number of targets whose memberships are guessed, and the probability with which more guesses may be right.
+TARGETS, EXCEEDED = 100, 0.05
+
 _DEVIATES = (
     "The executed run deviates from the declared mechanism. No bound applies to it, and its risk may be far higher "
     "than that of the declared mechanism."
@@ -53,13 +56,16 @@ _NOTHING = (
 class Rate:
     """``powers`` are maximum true-positive rates of membership inference at ``FALSE_POSITIVES``.
 
-    ``bound_scope`` is the scope of the proved bounds that the rates follow from.
+    ``targets`` names the units that are in the data or not. ``bound_scope`` is the scope of the proved bounds that the
+    rates follow from, and ``pairs`` are their (epsilon, delta).
     """
 
     scope: str
     members: str
+    targets: str
     powers: tuple[float, ...]
     group_size: int
+    pairs: tuple[tuple[float, float], ...]
     bound_scope: Scope = field(default_factory=Scope)
 
     @property
@@ -71,6 +77,38 @@ class Rate:
     def strength(self) -> tuple[str, str]:
         """The word for the risk, and the protection, on :data:`SCALE`."""
         return next((risk, protection) for most, risk, protection in SCALE if self.powers[0] <= most)
+
+    @property
+    def holds_for_all_memberships(self) -> bool:
+        """Whether the bounds hold for a target also if other targets are absent, as Theorem 61 requires."""
+        bounded = self.bound_scope
+        resized = bounded.adjacency == "add-remove" and bounded.min_records > 0
+        return bounded.data == bounded.record == bounded.neighbours == "all" and not resized
+
+    def of_many(self, targets: str = "") -> str:
+        """Right guesses of who is in the data (Theorem 61 of ``docs/explanation/proofs/one-run.md``), or empty.
+
+        Args:
+            targets: Another name of the ``targets``.
+        """
+        from dpspec.stats import several_targets  # imports scipy, which most reports do not need
+
+        mean = TARGETS * several_targets.mean_share(self.pairs)
+        if not self.holds_for_all_memberships or mean > TARGETS - 1:
+            return ""
+        most = several_targets.most_right(self.pairs, TARGETS, EXCEEDED)
+        alone = several_targets.most_right_by_guessing(TARGETS, EXCEEDED)
+        rarely, guessing = "", f"{TARGETS / 2:g}"
+        if most < TARGETS:
+            rarely = f", and about more than {most} with probability at most {100.0 * EXCEEDED:g}%"
+            guessing += f" and {alone}"
+        before = f"{self.scope}: " if self.scope else ""
+        replaced = ", rather than their replacements" if self.bound_scope.adjacency == "replace-one" else ""
+        return words.sentence(
+            f"{before}if fair coins decide which of {TARGETS} {targets or self.targets} are in the data{replaced}, an "
+            f"attacker who guesses for all is right about at most {decimals.upper(mean, digits=3)} on average{rarely}; "
+            f"without the release {guessing}."
+        )
 
     def of_hundred(self) -> str:
         """The rate as a number of people, for readers who know no rates."""
@@ -109,6 +147,7 @@ def risk(audit: AuditResult) -> tuple[str, ...]:
     if has_void_bounds(audit):
         return (_DEVIATES,)
     sentences = [str(rate) for rate in rates(audit)]
+    sentences += filter(None, (rate.of_many() for rate in rates(audit)))
     for verdict in audit.verdicts:  # the success rate of reconstruction with and without the release
         if verdict.quantity != "gamma" or verdict.verdict != "proved" or verdict.provable is None:
             continue
@@ -170,11 +209,14 @@ def rates(audit: AuditResult) -> tuple[Rate, ...]:
         name, most = unit_parts(curve_scope.unit)
         if audit.recording is not None and audit.recording.is_federated:
             name = "client"  # the recorded records are clients
+        target = f"{name}s" if size == 1 else f"groups of {size} {name}s"
         member = "members" if name == "record" else f"member {name}s"
         member = member if size == 1 else f"groups of {size} {member}"
         replaced = " rather than their replacements" if curve_scope.adjacency == "replace-one" else ""
         powers = tuple(min(1.0, float(curve.polygon.tpr(rate))) for rate in FALSE_POSITIVES)
-        by_curve.append(Rate(scope, f"{member}{most}{replaced}", powers, size, curve_scope))
+        by_curve.append(
+            Rate(scope, f"{member}{most}{replaced}", f"{target}{most}", powers, size, curve.pairs, curve_scope)
+        )
     return tuple(by_curve)
 
 

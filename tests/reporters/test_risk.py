@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import special
+from scipy import special, stats
 from support import results as factory
 
 from dpspec.contract import Finding, FrozenMap
@@ -47,6 +47,53 @@ def test_rates_of_pure_dp_are_those_of_randomized_response(epsilon: float) -> No
     for shown, level in zip(_shown(audit(findings=(pure,), series=())), (0.01, 0.1), strict=True):
         true = 100.0 * min(math.exp(epsilon) * level, 1.0 - math.exp(-epsilon) * (1.0 - level))
         assert true * (1.0 - 1e-12) <= shown <= 1.01 * true
+
+
+@given(mu=st.floats(0.05, 3.0))
+def test_right_guesses_of_memberships_follow_from_the_whole_curve(mu: float) -> None:
+    """Oracle: for one target of a Gaussian shift the best guess is right with probability Phi(mu / 2)."""
+    (rate,) = rates(audit(findings=(_bound(mu),), series=()))
+    (mean,) = map(float, re.findall(r"at most ([0-9.]+) on average", rate.of_many()))
+    true = 100.0 * special.ndtr(mu / 2)
+    assert true <= mean <= 1.002 * true
+
+
+@given(epsilon=st.floats(0.1, 2.5))
+def test_right_guesses_of_pure_dp_are_those_of_randomized_response(epsilon: float) -> None:
+    """Oracle: the number of right guesses is binomial with the success probability of randomized response."""
+    pure = dataclasses.replace(_bound(0.0), quantity="epsilon", value=epsilon, at=FrozenMap({"delta": 0.0}))
+    (rate,) = rates(audit(findings=(pure,), series=()))
+    (most,) = map(int, re.findall(r"about more than (\d+) with probability at most 5%", rate.of_many()))
+    right = stats.binom(100, special.expit(epsilon))
+    assert right.sf(most) <= 0.05 * (1.0 + 1e-6)
+    assert right.sf(most - 1) > 0.05 * (1.0 - 1e-6)
+
+
+def test_a_report_names_right_guesses_about_all_targets() -> None:
+    two = dataclasses.replace(_bound(1.0), at=FrozenMap({"group_size": 8}))
+    sentences = risk(audit(findings=(_bound(0.5), two), series=()))
+    assert sentences[-2].startswith("If fair coins decide which of 100 records are in the data, an attacker who")
+    assert sentences[-2].endswith("; without the release 50 and 58.")
+    assert sentences[-1].startswith("If fair coins decide which of 100 groups of 8 records are in the data, ")
+    replaced = dataclasses.replace(_bound(0.5).scope, adjacency="replace-one", min_records=500)
+    of_replaced = risk(audit(findings=(dataclasses.replace(_bound(0.5), scope=replaced),), series=()))
+    assert "100 records are in the data, rather than their replacements, an attacker" in of_replaced[-1]
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [{"data": "this"}, {"data": "collection"}, {"min_records": 500}, {"neighbours": "same-missing-values"}],
+)
+def test_bounds_of_some_datasets_bound_no_guesses_about_several_targets(scope: dict[str, object]) -> None:
+    """With other targets in the data or not, a dataset is outside the scope of such a bound."""
+    bound = dataclasses.replace(_bound(0.5), scope=dataclasses.replace(_bound(0.5).scope, **scope))
+    (rate,) = rates(audit(findings=(bound,), series=()))
+    assert rate.of_many() == ""
+
+
+def test_hardly_a_bound_is_not_stated() -> None:
+    (rate,) = rates(audit(findings=(_bound(6.0),), series=()))
+    assert rate.of_many() == ""
 
 
 @pytest.mark.parametrize("deltas", [(1e-6,), (1e-6, 1e-5), (0.3,)])
