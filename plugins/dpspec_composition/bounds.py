@@ -21,7 +21,8 @@ ASSUMPTIONS = (
     dps.Assumption(
         name="declared-releases",
         status="declared",
-        text="every release is of the declared kind, with at most the declared sensitivity and number of runs",
+        text="every release is of the declared kind, with at most the declared sensitivity and number of runs, and a "
+        "sample is drawn from the declared number of records",
     ),
     dps.Assumption(
         name="independent-randomness", status="declared", text="the runs of all releases draw independent randomness"
@@ -42,7 +43,7 @@ def outcomes(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
         context.progress(done, len(sizes), "accounting")
         composition = Composition(releases, size)
         for quantity, arguments, interval in _intervals(spec, composition, size):
-            yield from _findings(spec, quantity, {**arguments, "group_size": size}, interval)
+            yield from _findings(spec, releases, quantity, {**arguments, "group_size": size}, interval)
         curve = composition.curve(kit.PROFILE_DELTAS)
         for adjacency in adjacencies(spec):
             points = zip(curve, kit.PROFILE_DELTAS, strict=True)
@@ -103,19 +104,32 @@ def _intervals(
 
 
 def _findings(
-    spec: dps.Spec, quantity: str, arguments: dict[str, dps.Json], interval: Interval
+    spec: dps.Spec, releases: Sequence[Release], quantity: str, arguments: dict[str, dps.Json], interval: Interval
 ) -> Iterator[dps.Finding]:
     source = _RENYI if quantity == "rho" or "alpha" in arguments else SOURCE
+    size = int(arguments["group_size"])
+    fewest = min((release.records - size for release in releases if release.records), default=0)
     for adjacency in adjacencies(spec):
+        everywhere = dps.Scope(adjacency=adjacency, unit=spec.unit)
         upper = certified_upper(
-            quantity,
-            interval,
-            at=arguments,
-            scope=dps.Scope(adjacency=adjacency, unit=spec.unit),
-            source=source,
-            assumptions=ASSUMPTIONS,
+            quantity, interval, at=arguments, scope=everywhere, source=source, assumptions=ASSUMPTIONS
         )
-        yield upper
-        lower = certified_lower(upper, interval, source=f"{source}; the releases whose pair is known, alone")
+        yield from (replace(upper, scope=scope) for scope in _scopes(everywhere, releases, size))
+        source_below = f"{source}; the releases whose pair is known, alone"
+        lower = certified_lower(upper, interval, source=source_below, min_records=max(0, fewest))
         if lower is not None:
             yield replace(lower, assumptions=(*lower.assumptions, ATTAINED))
+
+
+def _scopes(everywhere: dps.Scope, releases: Sequence[Release], size: int) -> Iterator[dps.Scope]:
+    """All datasets, or datasets of a minimum size and separately the declared one.
+
+    A sample of fixed size has a larger rate in fewer records. A cap binds more often with more records, and with fewer
+    ones it hides a member less: its bound is about the declared dataset.
+    """
+    is_capped = any(release.max_batch for release in releases)
+    fewest = max((release.records - size for release in releases if release.batch_size), default=0)
+    if not is_capped:
+        yield replace(everywhere, min_records=max(0, fewest))
+    if is_capped or fewest > 0:
+        yield replace(everywhere, data="this")

@@ -121,6 +121,25 @@ def test_uncovered_releases_are_located_errors(release: str, more: str, message:
     assert all(problem.path for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("sample", "narrower"),
+    [("batch_size: 20, records: 100", "min_records: 99"), ("rate: 0.2, max_batch: 25, records: 100", "over: this")],
+)
+def test_a_bound_that_depends_on_the_number_of_records_holds_for_no_other(
+    sample: str, narrower: str, tmp_path: Path
+) -> None:
+    claim = "kind: approx-dp, epsilon: 20, delta: 1e-6"
+    low = claim.replace("20", "0.5")
+    audit = audited(
+        "dpspec: 1\nname: a\nmechanism: {kind: composition, releases: ["
+        f"{{kind: gaussian, sigma: 2, {sample}}}]}}\ndata: {{kind: declared, records: 100}}\nclaims:\n"
+        f"  - {{id: all, {claim}}}\n  - {{id: narrower, {claim}, {narrower}}}\n  - {{id: this, {claim}, over: this}}\n"
+        f"  - {{id: low, {low}}}\n",
+        tmp_path,
+    )
+    assert verdicts(audit) == {"all": "supported", "narrower": "proved", "this": "proved", "low": "refuted"}
+
+
 def test_each_release_has_its_share(tmp_path: Path) -> None:
     """The whole costs at most the sum, and at least each release and all others alone."""
     releases = "[{kind: gaussian, sigma: 4, times: 10}, {name: counts, kind: laplace, scale: 2}]"

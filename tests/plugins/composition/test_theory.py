@@ -386,6 +386,13 @@ def test_a_sample_of_fixed_size_has_the_delta_of_a_quadrature(sigma, batch_size,
 
 
 @pytest.mark.family
+def test_a_bound_of_a_sample_of_fixed_size_is_exceeded_by_fewer_records():
+    """The reason for ``min_records``: with the declared number of records the bound is attained, with half it fails."""
+    release = Release(kind="gaussian", sigma=1.0, batch_size=5, records=50)
+    upper = Composition([release], 1).epsilons([1e-4])[0].upper
+    assert fixed_size_delta(1.0, 5, 60, 1, upper) <= 1e-4 < 2e-4 < fixed_size_delta(1.0, 5, 25, 1, upper)
+
+
 @pytest.mark.parametrize("batch_size", [2, 3, 4])
 @pytest.mark.parametrize("k", [2, 1, 4])
 @pytest.mark.parametrize("records", [4, 5])
