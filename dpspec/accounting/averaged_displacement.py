@@ -39,12 +39,12 @@ _ERRORS, _MEANS = np.array([-2.0, -1.0, -0.35, 0.35, 1.0, 2.0]), 4000
 #: The widths of cells of the outputs along a gradient, within some standard deviations and beyond, and their reach.
 _NARROW, _NEAR, _WIDE, _REACH = 0.15, 3.5, 0.5, 10.0
 
-#: Edges of intervals of the angle between gradients, and angles at which the worst one is sought.
-_ANGLES = np.concatenate(
-    [np.linspace(first, last, n, endpoint=False) for first, last, n in ((0.0, 1.2, 5), (1.2, 1.5, 3), (1.5, 2.2, 14))]
-    + [np.linspace(2.2, 2.6, 5)[:-1], np.linspace(2.6, math.pi, 4)]
-)
-_SOUGHT = np.array([1.5, 1.58, 1.66, 1.74, 1.82, 1.92, 2.05, 2.2, 2.4])
+#: Edges of wide intervals of the angle between gradients, and the number of narrow ones in each.
+_ANGLES = np.array([0.0, 0.8, 1.3, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0, 2.2, 2.6, math.pi])
+_PARTS = 3
+
+#: Angles of which the worst one decides where tangents are exact.
+_SOUGHT = np.array([1.5, 1.66, 1.82, 2.05, 2.4])
 
 #: The smallest sine of an angle.
 _SMALLEST_SINE = 1e-9
@@ -78,23 +78,35 @@ class Averaged:
 
     def profile(self) -> Floats:
         """Upper bounds of the divergence, without the one of batches of fewer than cap - 1 others alone, (m,)."""
-        typical = np.full(len(self.same), _TYPICAL)
+        count = len(self.same)
+        typical = np.full(count, _TYPICAL)
         if len(self.fewer) > 1:
-            by_angle = self._in_all(_SOUGHT, _SOUGHT, typical)
-            typical = np.clip(np.cos(_SOUGHT[np.argmax(by_angle, axis=1)]) + _SHIFT, *_TYPICAL_RANGE)
-        largest = np.max(self._in_all(_ANGLES[:-1], _ANGLES[1:], typical), axis=1)
+            at_angles = self._in_intervals(*_pairs(count, _SOUGHT, _SOUGHT), np.repeat(typical, len(_SOUGHT)))
+            worst = np.argmax(at_angles.reshape(count, -1), axis=1)
+            typical = np.clip(np.cos(_SOUGHT[worst]) + _SHIFT, *_TYPICAL_RANGE)
+        in_wide = self._in_intervals(
+            *_pairs(count, _ANGLES[:-1], _ANGLES[1:]), np.repeat(typical, len(_ANGLES) - 1)
+        ).reshape(count, -1)
+        largest = np.zeros(count)
+        for rank in range(in_wide.shape[1]):  # wide intervals from the largest bound on, until it is exceeded
+            order = np.argsort(-in_wide, axis=1)[:, rank]
+            chosen = np.flatnonzero(in_wide[np.arange(count), order] > largest)
+            if not len(chosen):
+                break
+            start, width = _ANGLES[order[chosen]], np.diff(_ANGLES)[order[chosen]] / _PARTS
+            for part in range(_PARTS):
+                edge = start + part * width
+                bound = self._in_intervals(chosen, edge, edge + width, typical[chosen])
+                largest[chosen] = np.maximum(largest[chosen], bound)
         return np.asarray(largest + self._cut, dtype=np.float64)
 
-    def _in_all(self, left: Floats, right: Floats, typical: Floats) -> Floats:
-        """The divergence over angles in each of n intervals, (m, n)."""
-        count, intervals = len(self.same), len(left)
-        loss, interval = np.repeat(np.arange(count), intervals), np.tile(np.arange(intervals), count)
+    def _in_intervals(self, loss: Index, left: Floats, right: Floats, typical: Floats) -> Floats:
+        """The divergence over angles in intervals, each for one loss, (p,)."""
         divergences = np.empty(len(loss))
         for start in range(0, len(loss), _TOGETHER):
             part = slice(start, start + _TOGETHER)
-            i, j = loss[part], interval[part]
-            divergences[part] = self._largest(i, left[j], right[j], typical[i])
-        return divergences.reshape(count, intervals)
+            divergences[part] = self._largest(loss[part], left[part], right[part], typical[part])
+        return divergences
 
     @property
     def _slope(self) -> float:
@@ -227,6 +239,11 @@ class Averaged:
                 value += weight * (np.where(start < threshold, np.maximum(before, 0.0), 0.0) + np.maximum(beyond, 0.0))
             total += value @ cells.weights[end]
         return total
+
+
+def _pairs(count: int, left: Floats, right: Floats) -> tuple[Index, Floats, Floats]:
+    """Indices of losses and ends of intervals: each of n intervals for each of ``count`` losses, (count * n,)."""
+    return np.repeat(np.arange(count), len(left)), np.tile(left, count), np.tile(right, count)
 
 
 @dataclass(frozen=True, eq=False)

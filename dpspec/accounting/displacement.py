@@ -118,19 +118,20 @@ class _Profile:
         )
         high = ratios[~low]
         opposed = self._compared(high, [(1.0, 1.0, 0.0)], math.pi, 0.0, 0.0) + two_before * poisson[~low]
+        other_bounds = np.minimum(opposed, self._averaged(high) + two_before * poisson[~low])
         by_median = self._by_median(high, 0.5 * math.pi, 0.5 * math.pi, 0.0)
         intervals = sorted(itertools.pairwise(_MEDIANS.tolist()), key=lambda ends: abs(sum(ends) / 2.0 - _WORST))
         for least, most in intervals:
             for angles in _angles(least, most):
-                least_bound, still_larger = np.full_like(high, math.inf), np.arange(len(high))
+                least_bound, still_larger = np.full_like(high, math.inf), np.flatnonzero(by_median < other_bounds)
                 for share in _SHARES:
+                    if not len(still_larger):
+                        break
                     alternative = self._by_median(high[still_larger], *angles, share)
                     least_bound[still_larger] = np.minimum(least_bound[still_larger], alternative)
                     still_larger = still_larger[least_bound[still_larger] > by_median[still_larger]]
-                    if not len(still_larger):
-                        break
                 by_median[still_larger] = least_bound[still_larger]
-        profile[~low] = np.minimum(np.minimum(opposed, by_median), self._averaged(high) + two_before * poisson[~low])
+        profile[~low] = np.minimum(by_median, other_bounds)
         profile = (profile + self.batches.fewer(cap - 2) * poisson) * (1.0 + _ROUNDED)
         return np.append(-rate, ratios), np.append(rate, profile)
 

@@ -257,7 +257,7 @@ def test_the_profile_is_little_above_theorem_4d(n: int, rate: float, cap: int, s
         touched = float(averaged._tangents[2][0]) / 3.0
         sizes = int(np.count_nonzero(averaged._tangents[0]))  # 1 if the gain of the record would be negative
         for angle, typical in ((1.5, -0.1), (1.8, -0.4), (2.4, -0.6)):
-            at_angle = averaged._in_all(np.array([angle]), np.array([angle]), np.array([typical]))[0, 0]
+            at_angle = averaged._in_intervals(np.array([0]), *np.array([[angle], [angle], [typical]]))[0]
             exact = integral_of_theorem_4d(step, sizes, epsilon, math.cos(angle), typical, touched)
             assert 0.9999 * exact <= at_angle + averaged._cut[0] <= 1.3 * exact, (epsilon, angle)
 
