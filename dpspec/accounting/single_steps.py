@@ -72,8 +72,8 @@ _TOGETHER = 16
 #: Distances of a threshold t from epsilon + ln T.
 _BEYOND = np.array([3.0, 10.0, 40.0])
 
-#: No finite epsilon of a step is larger.
-_LARGEST = 1e300
+#: No larger epsilon is searched: squares of its distances in outputs would overflow.
+_LARGEST = 1e120
 
 #: Losses close to the largest one, as shares of it.
 _SHARES = (1.0 - 1e-7, 1.0 - 1e-3, 0.9)
@@ -260,9 +260,14 @@ class SingleSteps:
             lower, upper, rounding = 0.0, trivial.upper, 4.0 * EPS * abs(log)
             if composed.upper == math.inf or self.log_upper(composed.upper) <= log - rounding:
                 limit = min(trivial.upper, _LARGEST)
-                upper = min(trivial.upper, first_below(self.log_upper, log - rounding, _ROUNDING, limit))
+                if self.log_upper(limit) <= log - rounding:  # not with infinite losses of about this delta
+                    upper = min(trivial.upper, first_below(self.log_upper, log - rounding, _ROUNDING, limit))
             if composed.lower == 0.0 or self.log_lower(composed.lower) > log + rounding:
-                lower = last_above(self.log_lower, log + rounding, _ROUNDING, min(upper, _LARGEST))
+                limit = min(upper, _LARGEST)
+                if self.log_lower(limit) > log + rounding:
+                    lower = limit
+                else:
+                    lower = last_above(self.log_lower, log + rounding, _ROUNDING, limit)
             interval = _ordered(lower, upper)
         low = interval if interval.lower >= trivial.lower else trivial
         high = interval if interval.upper <= trivial.upper else trivial

@@ -69,6 +69,8 @@ def add(
     from dpspec.language.yaml_source import to_yaml
 
     begins = not file.exists()
+    if any(source.exists() and source.samefile(file) for source in sources if not begins):
+        raise UsageError(f"{file} is the ledger: name the releases only, and another ledger by --ledger")
     before = "" if begins else _text_of(file)
     catalog = load_project([] if begins else [file], plugins)
     if begins:
@@ -81,7 +83,7 @@ def add(
         document = ledgers.new_ledger(
             name=spec_name(file.stem) or "ledger",
             records=first.records,
-            adjacency=first.scope.adjacency,
+            scope=first.scope,
             epsilon=epsilon,
             delta=delta,
         )
@@ -169,7 +171,7 @@ def _ledger_and_entries(
 
 
 def _entries(sources: Sequence[Path], delta: float, catalog: Catalog, claimed: Scope | None = None) -> Iterator[Entry]:
-    from dpspec.engine.ledger import DEFAULT_SCOPE, entry_of
+    from dpspec.engine.ledger import entry_of, first_scope
 
     for source in sources:
         result = _result_of(source, delta, None if claimed is None else claimed.adjacency, catalog)
@@ -178,7 +180,8 @@ def _entries(sources: Sequence[Path], delta: float, catalog: Catalog, claimed: S
             raise UsageError(f"{source} has {len(result.audits)} audits ({names}): give the result of the released one")
         (audit,) = result.audits
         evidence: Evidence = "run" if audit.trials else "declared"
-        yield entry_of(audit, evidence, source.as_posix(), delta, catalog, claimed or DEFAULT_SCOPE)
+        claimed = claimed or first_scope(audit)
+        yield entry_of(audit, evidence, source.as_posix(), delta, catalog, claimed)
 
 
 def _result_of(source: Path, delta: float, adjacency: str | None, catalog: Catalog) -> Result:

@@ -161,16 +161,7 @@ def _guarantee(audit: AuditResult, delta: float, claimed: Scope, file: str) -> F
     def is_covered(finding: Finding, scope: Scope) -> bool:
         return covers(finding.scope, replace(scope, adjacency=finding.scope.adjacency, unit=finding.scope.unit))
 
-    proved = [
-        finding
-        for finding in audit.findings
-        if (finding.quantity, finding.bound) == ("epsilon", "upper")
-        and "delta" in finding.at
-        and group_size(finding) == 1
-        and finding.privacy == "public"
-        and math.isfinite(finding.value)
-        and proven_bound(finding)
-    ]
+    proved = _proved(audit)
     bounds = [finding for finding in proved if is_covered(finding, claimed)]
     if not bounds:
         larger = [
@@ -194,6 +185,27 @@ def _guarantee(audit: AuditResult, delta: float, claimed: Scope, file: str) -> F
     if fitting:
         return max(fitting, key=lambda finding: (finding.at["delta"], -finding.value))
     return min(bounds, key=lambda finding: (finding.at["delta"], finding.value))
+
+
+def _proved(audit: AuditResult) -> list[Finding]:
+    """The certified epsilons of one record."""
+    return [
+        finding
+        for finding in audit.findings
+        if (finding.quantity, finding.bound) == ("epsilon", "upper")
+        and "delta" in finding.at
+        and group_size(finding) == 1
+        and finding.privacy == "public"
+        and math.isfinite(finding.value)
+        and proven_bound(finding)
+    ]
+
+
+def first_scope(audit: AuditResult) -> Scope:
+    """The scope of a budget that begins with this release: fewer datasets than all, if its bounds cover fewer."""
+    scopes = [finding.scope for finding in _proved(audit)]
+    widest = max(scopes, key=lambda scope: (scope.data == "all", -scope.min_records), default=DEFAULT_SCOPE)
+    return replace(DEFAULT_SCOPE, data=widest.data, min_records=widest.min_records)
 
 
 def _steps(audit: AuditResult, catalog: Catalog) -> tuple[Mapping[str, Json], ...]:
@@ -242,7 +254,9 @@ def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, catalog: Cat
     delta = float(bound.at["delta"])
     if not 0.0 <= delta < 1.0:
         return False
-    document = new_ledger(name="entry", records=None, adjacency=bound.scope.adjacency, epsilon=1.0, delta=delta)
+    document = new_ledger(
+        name="entry", records=None, scope=Scope(adjacency=bound.scope.adjacency), epsilon=1.0, delta=delta
+    )
     if delta == 0.0:
         document["claims"] = [{"id": BUDGET, "kind": "pure-dp", "epsilon": 1.0}]
     document["mechanism"] = {"kind": KIND, "releases": [dict(release) for release in releases]}
@@ -267,14 +281,16 @@ def bounds(specs: Sequence[Spec], catalog: Catalog, *, remedies: bool = False) -
         return runner.run(specs, catalog, store=Store(folder), train=False, remedies=search)
 
 
-def new_ledger(*, name: str, records: int | None, adjacency: str, epsilon: float, delta: float) -> dict[str, Json]:
+def new_ledger(*, name: str, records: int | None, scope: Scope, epsilon: float, delta: float) -> dict[str, Json]:
     """An empty ledger with its budget; the mechanism comes last, so that entries are lines at the end of the file."""
+    fewer_datasets = {"min_records": scope.min_records} if scope.min_records else {}
+    declared = {"over": scope.data} if scope.data != "all" else {}
     return {
         "dpspec": 1,
         "name": name,
         "data": {"kind": "declared", "records": records or 1},
-        "threat_model": {"adjacency": adjacency},
-        "claims": [{"id": BUDGET, "kind": "approx-dp", "epsilon": epsilon, "delta": delta}],
+        "threat_model": {"adjacency": scope.adjacency, **fewer_datasets},
+        "claims": [{"id": BUDGET, "kind": "approx-dp", "epsilon": epsilon, "delta": delta, **declared}],
         "mechanism": {"kind": KIND, "releases": []},
     }
 

@@ -17,6 +17,7 @@ from dpspec.accounting import (
     Laplace,
     Mixture,
     PrivacyLoss,
+    approximate_dp,
     gaussian,
     refinement,
 )
@@ -54,6 +55,16 @@ def test_answers_that_share_a_composition_are_each_known_as_well_as_asked() -> N
         assert found.lower <= true.upper * (1.0 + 1e-9)
         assert true.lower <= found.upper * (1.0 + 1e-9)
         assert found.relative_width <= 1e-2
+
+
+@pytest.mark.parametrize("noise_multiplier", [1e-2, 20.0, 1e6])
+def test_a_delta_that_infinite_losses_reach_alone_has_no_epsilon(noise_multiplier: float) -> None:
+    """A guarantee (4.6, 1e-6) and a Gaussian: the latter adds to 1e-6 at every epsilon. The search overflowed."""
+    phases = ((Mixture.full(1, noise_multiplier), 2), (approximate_dp(4.6, 1e-6).above(), 1))
+    assert PrivacyLoss(phases).epsilon(1e-6).upper == math.inf
+    above = PrivacyLoss(phases).epsilon(1.01e-6)
+    assert 4.6 * (1.0 - 1e-3) <= above.lower <= above.upper < math.inf
+    assert above.relative_width <= 1e-3
 
 
 def _chance(law: Sequence[float], counts: Sequence[int]) -> float:

@@ -12,14 +12,15 @@ dpspec: 1
 name: {name}
 mechanism: {{kind: composition, releases: [{release}]}}
 data: {{kind: declared, records: 500}}
-threat_model: {{adjacency: zero-out}}
+threat_model: {{adjacency: {adjacency}}}
 """
 
 
 @pytest.fixture
 def source(tmp_path):
-    def write(name, release):
-        (tmp_path / f"{name}.yaml").write_text(SPEC.format(name=name, release=release), encoding="utf-8")
+    def write(name, release, adjacency="zero-out"):
+        text = SPEC.format(name=name, release=release, adjacency=adjacency)
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
         return f"{name}.yaml"
 
     return write
@@ -61,6 +62,28 @@ def test_a_training_a_result_and_a_declared_release(dpspec, source, begun, tmp_p
     assert by_run.code == 0
     assert "PROVED" in by_run.out
     assert total.split("epsilon <= ")[1][:1] == "8"
+
+
+@pytest.mark.parametrize(
+    ("sample", "scope"),
+    [
+        ("batch_size: 50, records: 500", "in datasets of at least 499 records"),
+        ("rate: 0.1, max_batch: 70, records: 500", "for this dataset"),
+    ],
+)
+def test_a_first_release_that_depends_on_the_number_of_records_narrows_the_budget(dpspec, source, sample, scope):
+    sampled = source("sampled", f"{{kind: gaussian, sigma: 2, {sample}}}", "add-remove")
+    ended = dpspec("ledger", "add", sampled, "--epsilon", 8, "--delta", "1e-5")
+    assert ended.code == 0, ended.err
+    assert scope in " ".join(ended.out.split())
+    assert dpspec("ledger", "check").code == 0
+
+
+def test_a_ledger_is_not_entered_into_itself(dpspec, begun):
+    before = begun.read_bytes()
+    ended = dpspec("ledger", "add", "ledger.yaml", "counts.yaml")
+    assert (ended.code, begun.read_bytes()) == (2, before)
+    assert "ledger.yaml is the ledger: name the releases only" in ended.err
 
 
 @pytest.mark.ci

@@ -42,7 +42,7 @@ def entry(*releases, **changes):
 
 
 def empty(epsilon=8.0, delta=1e-6, adjacency="add-remove"):
-    return new_ledger(name="ledger", records=100, adjacency=adjacency, epsilon=epsilon, delta=delta)
+    return new_ledger(name="ledger", records=100, scope=Scope(adjacency=adjacency), epsilon=epsilon, delta=delta)
 
 
 def ledger(*entries, **budget):

@@ -140,6 +140,16 @@ def test_a_bound_that_depends_on_the_number_of_records_holds_for_no_other(
     assert verdicts(audit) == {"all": "supported", "narrower": "proved", "this": "proved", "low": "refuted"}
 
 
+@pytest.mark.parametrize("delta", ["1e-6", "1e-9"])  # both are deltas of the curve in the result
+def test_a_guarantee_whose_delta_is_also_evaluated(delta: str, tmp_path: Path) -> None:
+    """Its entry in a ledger ended with an error."""
+    releases = f"[{{kind: gaussian, sigma: 20}}, {{kind: approx-dp, epsilon: 4, delta: {delta}}}]"
+    head, _, _ = TEXT.partition("  releases:")
+    claims = "claims: [{id: c, kind: approx-dp, epsilon: 5, delta: 1e-5}]"
+    audit = audited(f"{head}  releases: {releases}\ndata: {{kind: declared, records: 100}}\n{claims}\n", tmp_path)
+    assert verdicts(audit) == {"c": "proved"}
+
+
 def test_each_release_has_its_share(tmp_path: Path) -> None:
     """The whole costs at most the sum, and at least each release and all others alone."""
     releases = "[{kind: gaussian, sigma: 4, times: 10}, {name: counts, kind: laplace, scale: 2}]"
