@@ -43,7 +43,7 @@ _NARROW, _NEAR, _WIDE, _REACH = 0.15, 3.5, 0.5, 10.0
 _ANGLES = np.array([0.0, 0.8, 1.3, 1.5, 1.6, 1.7, 1.8, 1.9, 2.0, 2.2, 2.6, math.pi])
 _PARTS = 3
 
-#: Angles of which the worst one decides where tangents are exact.
+#: Angles: the worst one decides where tangents are exact.
 _SOUGHT = np.array([1.5, 1.66, 1.82, 2.05, 2.4])
 
 #: The smallest sine of an angle.
