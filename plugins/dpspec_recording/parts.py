@@ -207,6 +207,8 @@ class Parts:
 
     def learning_rate(self) -> float:
         groups = self.optimizer.param_groups if self.optimizer is not None else []
+        if len(groups) == 1:
+            return float(groups[0].get("lr", "nan"))
         rates = {float(group["lr"]) for group in groups if "lr" in group}
         return rates.pop() if len(rates) == 1 else float("nan")
 

@@ -76,6 +76,9 @@ def confirmations(
     map_facts = run.fact(GradientMap)
     is_mapped = map_facts is not None and map_facts.explained
     maps = ["the map of the noisy gradient"] if is_mapped else []
+    replays = run.fact(Replays)
+    if replays is not None and replays.projected:
+        maps.append("the norm to which the loop clips the sum again")
     constants = joined(
         [*architecture, "frozen, pruned or initial weights", *maps, *_constants(run, public), f"{run.steps} steps"]
     )

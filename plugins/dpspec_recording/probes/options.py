@@ -54,7 +54,7 @@ class Options(Probe[None]):
 
         step.learning_rate = self._parts.learning_rate()
         step.options = self._watch.changes()
-        if step.number > 1 and any(change.by == UNKNOWN for change in step.options.values()):
+        if step.options and step.number > 1 and any(change.by == UNKNOWN for change in step.options.values()):
             self._audits.include()
 
     @staticmethod

@@ -145,6 +145,12 @@ def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumptio
             "batch before its sum, by item() or float(): a record then also changes the gradients of others; compute "
             "the loss of a record from it alone"
         )
+    if facts is not None and facts.reading_radius:
+        doubts.append(
+            f"{several(facts.reading_radius, 'replayed step')} clipped the sum again as a whole, with a number "
+            "from another tensor, such as the largest norm: no replay shows that this tensor depends on no record; "
+            "clip to a constant number of Python"
+        )
     if facts is not None and facts.tables:
         doubts.append(
             f"{several(facts.tables, 'replayed step')} used a table with a row for each record (a memory bank, "
@@ -157,7 +163,10 @@ def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumptio
 
 def _tested(facts: ReplayFacts | None) -> str:
     if facts is not None and facts.replayed >= 1.0:
-        return f"; {facts.replayed:.0f} steps were replayed with other records, and tested"
+        text = f"; {facts.replayed:.0f} steps were replayed with other records, and tested"
+        if facts.projected:
+            text += f", {several(facts.projected, 'step')} before the loop clipped the sum again as a whole"
+        return text
     if facts is not None and facts.failure:
         return f"; the chosen steps were not replayed: {facts.failure}"
     return ""

@@ -69,6 +69,7 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
     def __init__(self) -> None:
         self._private: Any = None
         self._sampler: Any = None
+        self._generators: Any = None
         self._state: Any = None
         self._host_states: dict[str, bytes] = {}
         self._used: dict[str, int] = {}
@@ -81,22 +82,21 @@ class GuessableSeed(TrainingRule[GuessableSeeds]):
     def start(self, setup: RuleSetup) -> None:
         import torch
 
-        from dpspec_recording.watching.generators import drawing_sampler
+        from dpspec_recording.watching import generators
 
-        self._private, self._sampler = setup.private_optimizer, drawing_sampler(setup.loader)
+        self._generators = generators  # an import at each step takes longer than its seeds
+        self._private, self._sampler = setup.private_optimizer, generators.drawing_sampler(setup.loader)
         if self._private is None:
             self._state, self._host_states = torch.get_rng_state(), _states()
 
     def after_step(self, step: RuleStep) -> None:
-        import torch
-
-        from dpspec_recording.watching.generators import generator_of_batches, generator_of_noise
-
-        batches = None if self._sampler is None else generator_of_batches(self._sampler)
+        batches = None if self._sampler is None else self._generators.generator_of_batches(self._sampler)
         noise: Any = None
         if self._private is not None:
-            noise = generator_of_noise(self._private)
+            noise = self._generators.generator_of_noise(self._private)
         else:
+            import torch
+
             self._note_loop(step)
             noise = torch.default_generator if _follow_from_default(step.noise_generators) else None
             if batches is None and _follow_from_default(step.batch_generators):
@@ -157,9 +157,10 @@ def _add_guessable(seeds: list[int], generator: Any) -> None:
 
 def _is_guessable(seed: int) -> bool:
     """Whether a seed is small, public, or a time near to the present."""
+    if seed < _GUESSABLE or seed > 2**64 - _GUESSABLE or seed == _DEFAULT:
+        return True
     now = time.time()
-    is_time = any(abs(seed / units - now) <= seconds for units, seconds in _CLOCKS.items())
-    return seed < _GUESSABLE or seed > 2**64 - _GUESSABLE or seed == _DEFAULT or is_time
+    return any(abs(seed / units - now) <= seconds for units, seconds in _CLOCKS.items())
 
 
 def _are_guessable(generators: Sequence[Any]) -> bool:

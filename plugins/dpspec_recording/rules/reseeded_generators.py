@@ -8,13 +8,10 @@ The mistake: a seed that follows from the weights, or from the records, determin
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.json_records import Count
-
-#: The type of a device, and a seed.
-_Seeds: TypeAlias = set[tuple[str, int]]
 
 #: Seeds of a training with a new generator in each step are kept up to this number of steps.
 _MOST_SEEDS = 100_000
@@ -43,23 +40,24 @@ class ReseededGenerators(TrainingRule[NewSeeds]):
     def __init__(self) -> None:
         self._private: Any = None
         self._sampler: Any = None
-        self._noise: _Seeds = set()
-        self._batches: _Seeds = set()
+        self._generators: Any = None
+        self._noise, self._batches = _Seeds(), _Seeds()
         self._new_noise = self._new_batches = 0
 
     def start(self, setup: RuleSetup) -> None:
-        from dpspec_recording.watching.generators import drawing_sampler
+        from dpspec_recording.watching import generators
 
-        self._private, self._sampler = setup.private_optimizer, drawing_sampler(setup.loader)
+        self._generators = generators  # an import at each step takes longer than its seeds
+        self._private, self._sampler = setup.private_optimizer, generators.drawing_sampler(setup.loader)
 
     def after_step(self, step: RuleStep) -> None:
         """Compare the seeds with the seeds of all steps before. Only traced steps of a loop show them."""
-        from dpspec_recording.watching.generators import generator_of_batches, generator_of_noise
-
-        noise = step.noise_generators if self._private is None else (generator_of_noise(self._private),)
-        drawn = (generator_of_batches(self._sampler),) if self._sampler is not None else ()
-        self._new_noise += _add(self._noise, noise)
-        self._new_batches += _add(self._batches, (*step.batch_generators, *drawn))
+        drawing, of_batches = self._generators, step.batch_generators
+        noise = step.noise_generators if self._private is None else (drawing.generator_of_noise(self._private),)
+        if self._sampler is not None:
+            of_batches = *of_batches, drawing.generator_of_batches(self._sampler)
+        self._new_noise += self._noise.add(noise)
+        self._new_batches += self._batches.add(of_batches)
 
     def facts(self) -> NewSeeds:
         return NewSeeds(noise=self._new_noise, batches=self._new_batches)
@@ -76,10 +74,21 @@ class ReseededGenerators(TrainingRule[NewSeeds]):
         )
 
 
-def _add(seeds: _Seeds, generators: Collection[Any]) -> bool:
-    """Add the seeds of generators; whether one is new and not among the first."""
-    present = {(generator.device.type, generator.initial_seed()) for generator in generators}
-    is_new = bool(seeds) and not present <= seeds
-    if len(seeds) < _MOST_SEEDS:
-        seeds |= present
-    return is_new
+class _Seeds:
+    """The seeds of all steps, each with the type of its device."""
+
+    def __init__(self) -> None:
+        self._of_steps: set[tuple[str, int]] = set()
+        self._last: list[tuple[Any, int]] = []  # generators with seeds that are kept
+
+    def add(self, generators: Collection[Any]) -> bool:
+        """Add the seeds of generators; whether one is new and not among the first."""
+        now = [(generator, generator.initial_seed()) for generator in generators]
+        if now == self._last:  # in almost all steps: names of devices take longer
+            return False
+        present = {(generator.device.type, seed) for generator, seed in now}
+        is_new = bool(self._of_steps) and not present <= self._of_steps
+        if len(self._of_steps) < _MOST_SEEDS:
+            self._of_steps |= present
+        self._last = now if present <= self._of_steps else []
+        return is_new

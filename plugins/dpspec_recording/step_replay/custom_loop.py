@@ -30,6 +30,7 @@ from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.other_rows import OtherRows
 from dpspec_recording.step_replay.own_updates import OwnUpdates
+from dpspec_recording.step_replay.projected_sums import flat, projected_sum
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.read_vectors import ReadVectors
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
@@ -86,7 +87,7 @@ class ReplayedLoop:
         self._trace: StepTrace | None = None
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = self._mixed = self._carried = self._longest = 0.0
-        self._carrying = 0
+        self._carrying = self._projected = self._reading_radius = 0
         self._values_of_batch = CarriedValues(self._parameters, self._pauses)
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
@@ -131,6 +132,8 @@ class ReplayedLoop:
             testing=self.numbers.testing,
             tables=0,
             sizes=None,  # no step is replayed at another batch size
+            projected=self._projected,
+            reading_radius=self._reading_radius,
         )
 
     def begin(self) -> None:
@@ -357,19 +360,28 @@ class ReplayedLoop:
         dataset = set(map(address_of, trace.tensors_before()))
         self._values_of_batch.forget([tensor for tensor in of_batch if address_of(tensor) in dataset])
 
+        projection = projected_sum(trace, sums, clip_norm)
+
+        def repeated(changed: Sequence[tuple[Tensor, Tensor]], memory: Mapping[int, Tensor]) -> Tensor:
+            total = flat(trace.replay(changed, sums, memory))
+            if projection is None:
+                return total
+            before = flat(projection.trace.replay(changed, projection.sources, memory))
+            projection.require(before, total)
+            return before
+
         def replayed(values: Sequence[Tensor], rows: Iterable[int], parameters: Mapping[int, Tensor] = {}) -> Tensor:
             changed, memory = list(zip(batch, values, strict=True)), locations.memory(rows, values)
             try:
-                totals = trace.replay(changed, sums, {**memory, **parameters})
+                return repeated(changed, {**memory, **parameters})
             except AbstainError:  # such as a logged loss over all records
                 if not memory:
                     raise
-                totals = trace.replay(changed, sums, parameters)
-            return torch.cat([total.double().reshape(-1) for total in totals])
+                return repeated(changed, parameters)
 
-        first = torch.cat([total.double().reshape(-1) for total in executed])
-        carried = torch.cat([total.double().reshape(-1) for total in trace.replay_with_other_memory(earlier, sums)])
-        self._carried = max(self._carried, float((carried - first).norm()) / clip_norm)
+        carried = flat(trace.replay_with_other_memory(earlier, sums))
+        self._carried = max(self._carried, float((carried - flat(executed)).norm()) / clip_norm)
+        first = flat(executed) if projection is None else repeated([], {})
         moved = 0.0
         for row in self._random.sample(range(records), _RECORDS):
             results = [first, *(replayed(values, [row]) for values in self._values(batch, row))]
@@ -401,6 +413,9 @@ class ReplayedLoop:
                     self._longest = max(self._longest, length / records / clip_norm if math.isfinite(length) else 0.0)
         self._moved = max(self._moved, moved / clip_norm)
         self._replayed += 1
+        if projection is not None:
+            self._projected += 1
+            self._reading_radius += projection.reads_tensors
         if len(drawn) == 1 and len(drawn[0]) == records:
             indices = drawn[0].detach().reshape(-1).long()
             of_dataset = [table[indices.to(table.device)] for table in self.read.tables.values()]

@@ -31,7 +31,8 @@ class ReplayFacts:
     sum depends on values of the batch before; tables: on a table of all records. varying: the number of traced steps
     with another number of Python in their operations than an earlier one; reading: with one that follows from a read
     number; testing: with a condition on the batch in Python. exchanging: the number of steps whose sum depends on
-    values that other processes sent.
+    values that other processes sent; projected: the number of replayed steps whose sum is clipped again as a whole;
+    reading_radius: those that read numbers from other tensors for it.
     """
 
     tried: Number = field(metadata=_SUM)
@@ -49,6 +50,8 @@ class ReplayFacts:
     testing: Count = field(metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
     exchanging: Count = field(default=0, metadata=_SUM)
+    projected: Count = field(default=0, metadata=_SUM)
+    reading_radius: Count = field(default=0, metadata=_SUM)
 
     @classmethod
     def of_none(cls, failure: str) -> "ReplayFacts":

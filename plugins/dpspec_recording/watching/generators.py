@@ -35,8 +35,8 @@ def generator_of_noise(private_optimizer: Any) -> torch.Generator:
     if private_optimizer.generator is not None:
         generator: torch.Generator = private_optimizer.generator
         return generator
-    device = private_optimizer.params[0].device
-    return torch.cuda.default_generators[device.index or 0] if device.type == "cuda" else torch.default_generator
+    first = private_optimizer.params[0]
+    return torch.cuda.default_generators[first.device.index or 0] if first.is_cuda else torch.default_generator
 
 
 def drawing_sampler(loader: Any) -> Any:

@@ -22,6 +22,9 @@ from dpspec_recording.watching.step_hooks import put_method
 #: Keys of a parameter group that are not options.
 _NO_OPTIONS = ("params", "param_names")
 
+#: Types of options, and of the elements of tuples, that no code changes in place.
+_UNCHANGEABLE = frozenset({bool, int, float, str, tuple, type(None)})
+
 #: The origins of an option other than a scheduler: before the first step, and other code.
 START, UNKNOWN = "start", ""
 
@@ -109,7 +112,12 @@ class OptionWatch:
         for group in self._groups():
             values = {**group, "params": None, "param_names": None}
             raw += [len(group["params"]), *values, *values.values()]
-        return None if any(isinstance(value, Tensor | list) for value in raw) else raw
+        kinds = {*map(type, raw)}
+        if tuple in kinds:
+            kinds.update(*(map(type, value) for value in raw if type(value) is tuple))
+        if kinds <= _UNCHANGEABLE:  # of almost all optimizers
+            return raw
+        return None if any(issubclass(kind, Tensor | list) for kind in kinds) else raw
 
     @torch.no_grad()
     def _read(self) -> dict[str, tuple[OptionValue, ...]]:

@@ -15,16 +15,31 @@ def attach_step_hooks(
 
     If ``step`` of a subclass calls the one of its base class, torch calls the hooks of both. Only the outer ones count.
     """
+    #: An upper bound on those that began and have not ended: exceptions end some, and hooks may be attached within one.
+    open_steps = 1
 
-    def outside(call: Callable[[], None]) -> Callable[..., None]:
-        return lambda *_: None if _is_nested(optimizer) else call()
+    def begin(*_: Any) -> None:
+        nonlocal open_steps
+        if open_steps != 0 and _is_nested(optimizer):
+            open_steps += 1
+            return
+        open_steps = 1
+        before()
 
-    undo.callback(optimizer.register_step_pre_hook(outside(before)).remove)
-    undo.callback(optimizer.register_step_post_hook(outside(after)).remove)
+    def end(*_: Any) -> None:
+        nonlocal open_steps
+        if open_steps != 1 and _is_nested(optimizer):
+            open_steps -= 1
+            return
+        open_steps = 0
+        after()
+
+    undo.callback(optimizer.register_step_pre_hook(begin).remove)
+    undo.callback(optimizer.register_step_post_hook(end).remove)
 
 
 def _is_nested(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step of the optimizer calls this one. An exception within a step would spoil a counter."""
+    """Whether a step of the optimizer calls this one: the frames of all callers take longer than a small step."""
     wrapper = getattr(type(optimizer).step, "__code__", None)
     frame, steps = inspect.currentframe(), 0
     while frame is not None:

@@ -325,6 +325,17 @@ def test_a_rate_in_a_tensor_may_change_in_place(watching: Watching) -> None:
     assert watch.changes() == {"lr": OptionChange("", (0.25,))}
 
 
+def test_a_tensor_in_a_tuple_may_change_in_place(watching: Watching) -> None:
+    optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=0.5)
+    optimizer.param_groups[0]["betas"] = torch.tensor(0.5), 0.75
+    watch = watching(optimizer)
+    watch.read()
+    watch.changes()
+    optimizer.param_groups[0]["betas"][0].mul_(0.5)
+    watch.read()
+    assert watch.changes() == {"betas[0]": OptionChange("", (0.25,))}
+
+
 def test_a_parameter_that_changes_its_group_is_a_change(watching: Watching) -> None:
     parameters = [torch.zeros(1, requires_grad=True) for _ in range(3)]
     optimizer = torch.optim.SGD([{"params": parameters[:2]}, {"params": parameters[2:]}], lr=0.5)

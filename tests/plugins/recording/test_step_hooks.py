@@ -1,5 +1,6 @@
 """Steps of optimizers whose class calls the step of its base class."""
 
+import contextlib
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,43 @@ def test_a_step_that_fails_does_not_hide_the_next_one() -> None:
     optimizer.fails = False
     optimizer.step()
     assert calls == ["before", "before", "after"]
+
+
+def test_a_step_of_the_base_class_that_fails_does_not_hide_the_outer_one() -> None:
+    class Retrying(torch.optim.SGD):
+        failures = 1
+
+        def step(self, closure: Any = None) -> Any:
+            def once() -> Any:
+                self.failures -= 1
+                if self.failures >= 0:
+                    raise FloatingPointError
+                return closure and closure()
+
+            with contextlib.suppress(FloatingPointError):
+                super().step(once)
+            return super().step(once)
+
+    optimizer = Retrying([nn.Parameter(torch.zeros(1))], lr=0.1)
+    calls = steps(optimizer)
+    for _ in range(2):
+        optimizer.step()
+    assert calls == ["before", "after"] * 2
+
+
+def test_hooks_that_are_attached_within_a_step_see_its_end_and_no_step_of_the_base_class() -> None:
+    optimizer = Twice([nn.Parameter(torch.zeros(1))], lr=0.1)
+    calls: list[str] = []
+
+    def attach(*_: Any) -> None:
+        if not calls:
+            calls.append("attached")
+            attach_step_hooks(optimizer, lambda: calls.append("before"), lambda: calls.append("after"), ExitStack())
+
+    optimizer.register_step_pre_hook(attach)
+    for _ in range(2):
+        optimizer.step()
+    assert calls == ["attached", "after", "before", "after"]
 
 
 @pytest.mark.ci
