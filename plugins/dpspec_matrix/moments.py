@@ -109,16 +109,16 @@ def toeplitz_families(lags: Floats) -> tuple[Family, ...]:
         weights.append((steeper - slope) * stop)
         value, slope = value + steeper * (stop - start), steeper
     weights.reverse()
-    places = np.arange(steps)
+    indices = np.arange(steps)
     kernel = constant + sum(
-        weight * np.maximum(1.0 - places / length, 0.0) for weight, length in zip(weights, lengths, strict=True)
+        weight * np.maximum(1.0 - indices / length, 0.0) for weight, length in zip(weights, lengths, strict=True)
     )
     constant += float(np.maximum(falling - kernel, 0.0).max())  # rounding
     families = []
     for offset in range(end):
         levels = []
         for weight, length in zip(weights, lengths, strict=True):
-            blocks = (places + offset) // length
+            blocks = (indices + offset) // length
             levels.append(Level(blocks, np.full(int(blocks[-1]) + 1, weight * (1.0 + _KERNEL))))
         families.append((*levels, Level(np.zeros(steps, dtype=np.int64), np.array([constant * (1.0 + _KERNEL)]))))
     return tuple(families)
@@ -145,14 +145,14 @@ def _most_draws(families: Sequence[Family], rate: float, delta: float) -> tuple[
     """For each level, the largest number of draws in a block that counts, and a bound of the omitted probability."""
     steps, depth = len(families[0][0].blocks), len(families[0])
     windows = []
-    for place in range(depth):
-        longest = max(int(np.bincount(family[place].blocks).max()) for family in families)
+    for index in range(depth):
+        longest = max(int(np.bincount(family[index].blocks).max()) for family in families)
         # different offsets share windows: a shorter one at an end is inside of a full one
-        number = min(steps, sum(len(np.unique(family[place].blocks)) for family in families))
-        windows.append((longest, 1 if place == depth - 1 else number))
+        number = min(steps, sum(len(np.unique(family[index].blocks)) for family in families))
+        windows.append((longest, 1 if index == depth - 1 else number))
     budget, most, omitted = _SHARE * delta, [], 0.0
-    for place, (length, number) in enumerate(windows):
-        share = _SHARE_OF_ALL if place == depth - 1 else (1.0 - _SHARE_OF_ALL) / (depth - 1) / number
+    for index, (length, number) in enumerate(windows):
+        share = _SHARE_OF_ALL if index == depth - 1 else (1.0 - _SHARE_OF_ALL) / (depth - 1) / number
         draws = min(length, int(binom.isf(share * budget, length, rate)) + 1)
         most.append(draws)
         if draws < length:
@@ -180,8 +180,8 @@ def _log_moment(
 
     def known(key: tuple[object, ...], make: Callable[[], tuple[Floats, float]]) -> Polynomial:
         if key not in polynomials:
-            made = make()  # may add others
-            polynomials[key] = Polynomial(len(polynomials), *made)
+            polynomial = make()  # may add others
+            polynomials[key] = Polynomial(len(polynomials), *polynomial)
         return polynomials[key]
 
     def step() -> tuple[Floats, float]:
@@ -209,8 +209,8 @@ def _log_moment(
         for run in runs[1:]:
             union = Polynomial(-1, *product(union, run, draws))
         count = np.arange(min(len(union.logs), order * draws + 1))
-        times, rest = np.divmod(count, order)
-        pairs = (count * count - (order - rest) * times * times - rest * (times + 1) ** 2) / 2.0
+        times, remainder = np.divmod(count, order)
+        pairs = (count * count - (order - remainder) * times * times - remainder * (times + 1) ** 2) / 2.0
         logs = union.logs[: len(count)] + weight * pairs
         return logs, max(union.size, float(np.abs(logs).max()))
 
@@ -232,7 +232,7 @@ def _convolve(left: Floats, right: Floats) -> Floats:
     """Logarithms of the convolution of two sequences of logarithms."""
     short, long = sorted((left, right), key=len)
     table = np.full((len(short), len(short) + len(long) - 1), -np.inf)
-    for place, value in enumerate(short):
-        table[place, place : place + len(long)] = value + long
+    for index, value in enumerate(short):
+        table[index, index : index + len(long)] = value + long
     largest = table.max(axis=0)
     return np.asarray(largest + np.log(np.exp(table - largest).sum(axis=0)), dtype=np.float64)

@@ -227,9 +227,9 @@ def _poisson(schedule: Schedule, directions: float) -> Reduction:
     block, error_of = (part[np.ix_(first, first)] for part in (product, error_of))
     is_quiet = schedule.noise_multiplier < _LEAST_BLOCKED * math.sqrt(float(squares.max()))
     for length in sorted({size for size in _BLOCKS if size < len(first) and not is_quiet} | {len(first)}):
-        parts = [slice(start, start + length) for start in range(0, len(first), length)]
-        if len(parts) <= directions:
-            means = [_equal_gradients(block[part, part], error_of[part, part]) for part in parts]
+        slices = [slice(start, start + length) for start in range(0, len(first), length)]
+        if len(slices) <= directions:
+            means = [_equal_gradients(block[part, part], error_of[part, part]) for part in slices]
             below.append(_projected_samples(means, chosen.rate, schedule.noise_multiplier))
     overlaps = None
     if encoder.is_nonnegative and chosen.rate < 1.0:
@@ -541,7 +541,7 @@ def _largest(alternatives: Sequence[Phases], deltas: Sequence[float]) -> list[Ph
         [answer.lower for answer in PrivacyLoss(phases).epsilons(deltas, width=CURVE_WIDTH)] for phases in alternatives
     ]
     best = set(np.argmax(np.array(ends), axis=0).tolist())
-    return [phases for place, phases in enumerate(alternatives) if place in best]
+    return [phases for index, phases in enumerate(alternatives) if index in best]
 
 
 def _least(
@@ -551,18 +551,18 @@ def _least(
     deltas: Sequence[float],
     width: float | Sequence[float],
 ) -> list[tuple[float, str]]:
-    """The smaller one of each upper end and that of Theorem M7, whose other direction is that of M3."""
+    """The smaller one of each upper end and of Theorem M7, with Theorem M3 for the direction absent-first."""
     moments = [overlaps.epsilon(delta) if delta <= _LARGEST_DELTA else math.inf for delta in deltas]
-    smaller = [place for place, (end, _) in enumerate(uppers) if moments[place] < end]
-    others = [overlaps.absent_first()] * len(deltas)
+    smaller = [index for index, (end, _) in enumerate(uppers) if moments[index] < end]
+    absent_first = [overlaps.absent_first()] * len(deltas)
     if smaller:
         for phases in above:
             answers = PrivacyLoss(phases, "absent-first").epsilons(deltas, width=width)
-            others = [min(other, answer.upper) for other, answer in zip(others, answers, strict=True)]
+            absent_first = [min(end, answer.upper) for end, answer in zip(absent_first, answers, strict=True)]
     ends = list(uppers)
-    for place in smaller:
-        if (end := max(moments[place], others[place])) < uppers[place][0]:
-            ends[place] = (end, "moments of equal gradients")
+    for index in smaller:
+        if (end := max(moments[index], absent_first[index])) < uppers[index][0]:
+            ends[index] = (end, "moments of equal gradients")
     return ends
 
 
