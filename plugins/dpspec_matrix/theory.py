@@ -15,6 +15,7 @@ import numpy as np
 from dpspec import accounting
 from dpspec.accounting import EPS, Floats, Interval, Mixture, Pair, PrivacyLoss
 from dpspec_matrix.encoders import Encoder, encoder_of
+from dpspec_matrix.moments import Overlaps, toeplitz_families, tree_family
 from dpspec_matrix.options import Schedule
 
 #: Relative widths of intervals of claimed values, and of curves.
@@ -27,10 +28,22 @@ _NORM = 1e-10
 _LEVELS = 16
 
 #: Numbers of steps of a slot whose gradients are equal; the gradients of different blocks are orthogonal.
-_BLOCKS = (4, 16)
+_BLOCKS = (4, 16, 64)
 
-#: Sets of steps that lower ends try, and iterations of their projections.
-_OMISSIONS, _ITERATIONS = 6, 12
+#: Multiples of a unit up to the largest mean of a step: as many as keep the usual sum of draws below ``_SUMS``.
+_LEAST_UNITS, _UNITS, _SUMS = 8, 128, 2048
+
+#: Smallest noise of blocks in units of the change of one step; the accountant takes long for less.
+_LEAST_BLOCKED = 0.01
+
+#: Smallest probability of a sum of draws.
+_RARE = 1e-40
+
+#: Largest delta of bounds by moments, which take half a second each.
+_LARGEST_DELTA = 0.01
+
+#: Iterations of projections.
+_ITERATIONS = 12
 
 #: Different noise levels in one epoch of random allocation.
 _ALLOCATED_LEVELS = 4
@@ -155,12 +168,14 @@ class Reduction:
     Attributes:
         shifts: (mu, ln of a number of sets of steps): one of that many Gaussian shifts mu happens, by a fair choice.
         reason: Inequality that separates both ends; empty if none does.
+        overlaps: Kernels whose moments bound the present-first direction (Theorem M7), if any.
     """
 
     above: tuple[Phases, ...]
     below: tuple[Phases, ...]
     shifts: tuple[tuple[float, float], ...] = ()
     reason: str = ""
+    overlaps: Overlaps | None = None
 
 
 @functools.lru_cache(maxsize=64)
@@ -210,15 +225,28 @@ def _poisson(schedule: Schedule, directions: float) -> Reduction:
     if directions >= len(first):  # orthogonal gradients
         below.append(samples(np.diag(product - error_of)[first] * (1.0 - _NORM), up=False))
     block, error_of = (part[np.ix_(first, first)] for part in (product, error_of))
-    for length in sorted({size for size in _BLOCKS if size < len(first)} | {len(first)}):
-        projections = [
-            _largest_equal_means(block[part, part], error_of[part, part])
-            for part in (slice(start, start + length) for start in range(0, len(first), length))
-        ]
-        projections = [(count, mean) for count, mean in projections if mean > 0.0]
-        if projections and len(projections) <= directions:
-            below.append(_projected_samples(projections, chosen.rate, schedule.noise_multiplier))
-    return Reduction((samples(squares, up=True),), tuple(below), (), "diagonal dominance of C^T C")
+    is_quiet = schedule.noise_multiplier < _LEAST_BLOCKED * math.sqrt(float(squares.max()))
+    for length in sorted({size for size in _BLOCKS if size < len(first) and not is_quiet} | {len(first)}):
+        slices = [slice(start, start + length) for start in range(0, len(first), length)]
+        if len(slices) <= directions:
+            means = [_equal_gradients(block[part, part], error_of[part, part]) for part in slices]
+            below.append(_projected_samples(means, chosen.rate, schedule.noise_multiplier))
+    overlaps = None
+    if encoder.is_nonnegative and chosen.rate < 1.0:
+        overlaps = _overlaps(encoder, sizes, schedule)
+    phases = tuple(pairs for pairs in below if pairs)
+    return Reduction((samples(squares, up=True),), phases, (), "overlapping columns of drawn steps", overlaps)
+
+
+def _overlaps(encoder: Encoder, sizes: Floats, schedule: Schedule) -> Overlaps:
+    """Kernels of Theorem M7: of slot 0 for Toeplitz encoders, whose inner products are the largest."""
+    separation, variance = schedule.participation.separation, schedule.noise_multiplier**2
+    if encoder.column is None:
+        slots = (np.arange(slot, schedule.steps, separation) for slot in range(min(separation, schedule.steps)))
+        nodes = [tree_family(steps, schedule.steps, (1.0 + _NORM) / variance) for steps in slots]
+        return Overlaps(tuple((family,) for family in nodes), schedule.participation.rate)
+    lags = [float(np.diagonal(sizes, lag).max()) for lag in range(0, schedule.steps, separation)]
+    return Overlaps((toeplitz_families(np.array(lags) * ((1.0 + _NORM) / variance)),), schedule.participation.rate)
 
 
 def _smallest(values: Floats) -> float:
@@ -239,31 +267,51 @@ def _log_growth(means: Floats) -> float:
     return float(np.logaddexp.reduce(np.outer(means, means), axis=None)) - 2.0 * math.log(len(means))
 
 
-def _projected_samples(projections: Sequence[tuple[int, float]], rate: float, noise: float) -> Phases:
-    """Poisson samples of blocks of steps, whose numbers and smallest means are the ``projections``."""
-    counts = np.array([count for count, _ in projections])
-    means = np.sqrt(_levels(np.square([mean for _, mean in projections]), up=False))
-    pairs, times = np.unique(np.stack([counts, means]), axis=1, return_counts=True)
-    return tuple(
-        (Mixture.poisson(int(count), rate, noise / float(mean) * (1.0 + 4.0 * EPS)), int(number))
-        for (count, mean), number in zip(pairs.T, times, strict=True)
-    )
+def _equal_gradients(product: Floats, error_of: Floats) -> Floats:
+    """Lower bounds of <v, C e_s> for v proportional to the sum of the columns, and 0 for steps that are omitted."""
+    totals, errors = product.sum(axis=1), error_of.sum(axis=1)
+    norm = math.sqrt(max(0.0, float(totals.sum() + errors.sum())) * (1.0 + _NORM))
+    if norm == 0.0:
+        return np.zeros(len(product))
+    return np.asarray(np.maximum(0.0, (totals - errors) / norm * (1.0 - 1e-8)), dtype=np.float64)
 
 
-def _largest_equal_means(product: Floats, error_of: Floats) -> tuple[int, float]:
-    """The number of steps and their smallest mean in one number, for equal gradients in some steps and 0 in others.
+def _projected_samples(means: Sequence[Floats], rate: float, noise: float) -> Phases:
+    """For each block, N(sum of the means of drawn steps, noise^2), with means rounded down to multiples of a unit."""
+    table = np.zeros((len(means), max(map(len, means))))
+    for row, values in zip(table, means, strict=True):
+        row[: len(values)] = values
+    units = max(_LEAST_UNITS, min(_UNITS, int(_SUMS / (1.0 + table.shape[1] * rate))))
+    if (unit := float(table.max()) / units) <= 0.0:
+        return ()
+    rows, counts = np.unique(np.floor(table / unit).astype(np.int64), axis=0, return_counts=True)
+    groups = np.arange(len(rows))
+    if len(rows) > _LEVELS:  # the smallest means of similar blocks
+        totals = rows.sum(axis=1)
+        groups = np.searchsorted(np.geomspace(max(1, totals.min()), totals.max(), _LEVELS)[1:-1], totals, "right")
+    phases = []
+    for group in np.unique(groups).tolist():
+        multiples = rows[groups == group].min(axis=0)
+        if multiples.any():
+            pair = _sum_of_draws(multiples[multiples > 0].tolist(), rate, noise / unit * (1.0 + 1e-9))
+            phases.append((pair, int(counts[groups == group].sum())))
+    return tuple(phases)
 
-    The number is the projection of the release on a unit vector, and has a variance of sigma^2. Steps of small means
-    are omitted while that raises the sum of the means.
-    """
-    steps, best = np.arange(len(product)), (0, 0.0)
-    for _ in range(_OMISSIONS):
-        means = _equal_means(product[np.ix_(steps, steps)], error_of[np.ix_(steps, steps)])
-        best = max(best, (len(steps), float(means.min())), key=lambda ends: ends[0] * ends[1])
-        steps = steps[means > np.quantile(means, 0.1)]
-        if not len(steps):
-            break
-    return best
+
+def _sum_of_draws(multiples: Sequence[int], rate: float, noise: float) -> Mixture:
+    """The sum of those integers that are drawn; rare sums and rounding of probabilities count as 0."""
+    if rate == 1.0:
+        return Mixture([float(sum(multiples))], [1.0], noise)
+    masses = np.ones(1)
+    for multiple in multiples:
+        shifted = np.pad(masses, (multiple, 0)) * rate
+        shifted[: len(masses)] += masses * (1.0 - rate)
+        masses = shifted[: int(np.flatnonzero(shifted >= _RARE)[-1]) + 1]
+    masses[masses < _RARE] = 0.0
+    masses *= 1.0 - 1e-9
+    masses[0] = 1.0 - float(masses[1:].sum())
+    sums = np.flatnonzero(masses)
+    return Mixture(sums, masses[sums], noise)
 
 
 def _equal_means(product: Floats, error_of: Floats, value: Callable[[Floats], float] = _smallest) -> Floats:
@@ -470,7 +518,9 @@ def epsilons(
     for phases in pairs.above:
         answers = PrivacyLoss(phases).epsilons(deltas, width=width)
         uppers = [min(end, (answer.upper, answer.method)) for end, answer in zip(uppers, answers, strict=True)]
-    for phases in pairs.below:
+    if pairs.overlaps is not None:
+        uppers = _least(uppers, pairs.overlaps, pairs.above, deltas, width)
+    for phases in _largest(pairs.below, deltas):
         answers = PrivacyLoss(phases).epsilons(deltas, width=width)
         lowers = [max(end, (answer.lower, answer.lower_method)) for end, answer in zip(lowers, answers, strict=True)]
     for mu, log_sets in pairs.shifts:
@@ -481,6 +531,39 @@ def epsilons(
         Interval(min(lower, upper), upper, method, lower_method or method)
         for (lower, lower_method), (upper, method) in zip(lowers, uppers, strict=True)
     ]
+
+
+def _largest(alternatives: Sequence[Phases], deltas: Sequence[float]) -> list[Phases]:
+    """The alternatives with the largest epsilon of a delta, by wide intervals."""
+    if len(alternatives) < 2:
+        return list(alternatives)
+    ends = [
+        [answer.lower for answer in PrivacyLoss(phases).epsilons(deltas, width=CURVE_WIDTH)] for phases in alternatives
+    ]
+    best = set(np.argmax(np.array(ends), axis=0).tolist())
+    return [phases for index, phases in enumerate(alternatives) if index in best]
+
+
+def _least(
+    uppers: Sequence[tuple[float, str]],
+    overlaps: Overlaps,
+    above: Sequence[Phases],
+    deltas: Sequence[float],
+    width: float | Sequence[float],
+) -> list[tuple[float, str]]:
+    """The smaller one of each upper end and of Theorem M7, with Theorem M3 for the direction absent-first."""
+    moments = [overlaps.epsilon(delta) if delta <= _LARGEST_DELTA else math.inf for delta in deltas]
+    smaller = [index for index, (end, _) in enumerate(uppers) if moments[index] < end]
+    absent_first = [overlaps.absent_first()] * len(deltas)
+    if smaller:
+        for phases in above:
+            answers = PrivacyLoss(phases, "absent-first").epsilons(deltas, width=width)
+            absent_first = [min(end, answer.upper) for end, answer in zip(absent_first, answers, strict=True)]
+    ends = list(uppers)
+    for index in smaller:
+        if (end := max(moments[index], absent_first[index])) < uppers[index][0]:
+            ends[index] = (end, "moments of equal gradients")
+    return ends
 
 
 def mu_interval(schedule: Schedule, group_size: int) -> Interval:
