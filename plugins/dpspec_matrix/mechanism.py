@@ -73,15 +73,14 @@ class Matrix(kit.AttackedMechanism):
         for done, size in enumerate(sizes):
             context.progress(done, len(sizes), "accounting")
             deltas = kit.claimed_deltas(spec, size)
-            widths = [theory.WIDTH] * len(deltas) + [theory.CURVE_WIDTH] * len(kit.PROFILE_DELTAS)
-            intervals = theory.epsilons(schedule, size, [*deltas, *kit.PROFILE_DELTAS], widths, directions)
+            intervals = theory.epsilons(schedule, size, deltas, directions=directions)
             gap = theory.reduction(schedule, size, directions).reason
-            for delta, epsilon in zip(deltas, intervals[: len(deltas)], strict=True):
+            for delta, epsilon in zip(deltas, intervals, strict=True):
                 yield from self._findings(spec, "epsilon", {"delta": delta, "group_size": size}, epsilon, gap)
             if schedule.participation.scheme in FIXED:
                 yield from self._findings(spec, "mu", {"group_size": size}, theory.mu_interval(schedule, size), gap)
-            points = zip(intervals[len(deltas) :], kit.PROFILE_DELTAS, strict=True)
-            rows += [("zero-out", size, epsilon.upper, delta) for epsilon, delta in points]
+            curve = theory.upper_epsilons(schedule, size, kit.PROFILE_DELTAS, directions)
+            rows += [("zero-out", size, *point) for point in zip(curve, kit.PROFILE_DELTAS, strict=True)]
         context.progress(len(sizes), len(sizes), "accounting")
         yield kit.profile(rows, rigor="certified", source=self._source(schedule))
 

@@ -514,12 +514,8 @@ def epsilons(
 ) -> list[Interval]:
     """Epsilon at each delta: from attained pairs to pairs that dominate, of the best alternatives."""
     pairs = reduction(schedule, group_size, directions)
-    lowers, uppers = [(0.0, "")] * len(deltas), [(math.inf, "")] * len(deltas)
-    for phases in pairs.above:
-        answers = PrivacyLoss(phases).epsilons(deltas, width=width)
-        uppers = [min(end, (answer.upper, answer.method)) for end, answer in zip(uppers, answers, strict=True)]
-    if pairs.overlaps is not None:
-        uppers = _least(uppers, pairs.overlaps, pairs.above, deltas, width)
+    uppers = _uppers(pairs, deltas, width)
+    lowers = [(0.0, "")] * len(deltas)
     for phases in _largest(pairs.below, deltas):
         answers = PrivacyLoss(phases).epsilons(deltas, width=width)
         lowers = [max(end, (answer.lower, answer.lower_method)) for end, answer in zip(lowers, answers, strict=True)]
@@ -531,6 +527,25 @@ def epsilons(
         Interval(min(lower, upper), upper, method, lower_method or method)
         for (lower, lower_method), (upper, method) in zip(lowers, uppers, strict=True)
     ]
+
+
+def upper_epsilons(
+    schedule: Schedule, group_size: int, deltas: Sequence[float], directions: float = math.inf
+) -> list[float]:
+    """Upper ends at the deltas of a curve: lower ends take longer, and no curve shows them."""
+    pairs = reduction(schedule, group_size, directions)
+    return [upper for upper, _ in _uppers(pairs, deltas, CURVE_WIDTH)]
+
+
+def _uppers(pairs: Reduction, deltas: Sequence[float], width: float | Sequence[float]) -> list[tuple[float, str]]:
+    """Upper ends and their methods, of the best alternatives."""
+    uppers = [(math.inf, "")] * len(deltas)
+    for phases in pairs.above:
+        answers = PrivacyLoss(phases).epsilons(deltas, width=width)
+        uppers = [min(end, (answer.upper, answer.method)) for end, answer in zip(uppers, answers, strict=True)]
+    if pairs.overlaps is not None:
+        uppers = _least(uppers, pairs.overlaps, pairs.above, deltas, width)
+    return uppers
 
 
 def _largest(alternatives: Sequence[Phases], deltas: Sequence[float]) -> list[Phases]:
