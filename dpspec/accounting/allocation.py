@@ -53,6 +53,7 @@ class RandomAllocation(Pair):
         group_size: k, at most 16; above ``exact_members`` only lower ends are bounds.
     """
 
+    is_gaussian_mixture = True
     most_members, exact_members = 16, 8
 
     @staticmethod
@@ -109,6 +110,8 @@ class UnevenAllocation(Pair):
     Args:
         noise_steps: numbers of steps, and their noise in units of the record's change, from 0.1 to 1e13.
     """
+
+    is_gaussian_mixture = True
 
     def __init__(self, noise_steps: Sequence[tuple[int, float]]) -> None:
         merged: dict[float, int] = {}

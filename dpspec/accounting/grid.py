@@ -557,10 +557,13 @@ class Pair(ABC):
         has_estimated_upper_end: whether only the lower ends of intervals are bounds.
         has_smallest_width: whether outcomes are merged before any grid, so that finer grids stop narrowing intervals.
         is_symmetric: whether an exchange of the two distributions leaves the privacy loss unchanged.
+        is_gaussian_mixture: whether outputs are N(0, I) without the record, and N(c, I) with it, for a random vector c
+            of any distribution, independent of other steps.
     """
 
     key: Hashable
     is_symmetric: bool = False
+    is_gaussian_mixture: bool = False
     effect: float | None = None
     dominating_effect: float = math.inf
     has_estimated_upper_end: bool = False

@@ -74,6 +74,8 @@ class Mixture(Pair):
         noise_multiplier: the noise's standard deviation in the unit of the sensitivities, above 0.
     """
 
+    is_gaussian_mixture = True
+
     def __init__(self, sensitivities: npt.ArrayLike, probabilities: npt.ArrayLike, noise_multiplier: float) -> None:
         c = _vector("sensitivities", sensitivities)
         p = _vector("probabilities", probabilities)

@@ -341,6 +341,10 @@ def _cached_answers(
         phases = [(Mixture.of_logs(np.array([mu]), np.zeros(1)), 1)]
     if all(pair.is_symmetric or pair.effect is not None for pair, _ in phases):
         sides = sides[:1]
+    if len(sides) > 1 and _is_worse_present_first(phases, questions):
+        present = _cached_answers(replace(loss, direction=sides[0]), questions, widths, None)
+        if all(answer.relative_width <= width for answer, width in zip(present, widths, strict=True)):
+            return present  # else the lower end of the other direction may be larger
     single = SingleSteps(phases, sides)
     if is_gaussian or any(_STEEPEST < pair.dominating_effect < math.inf for pair, _ in phases):
         return tuple(single.answer(question) for question in questions)
@@ -357,6 +361,14 @@ def _cached_answers(
                 answer = answer.within(single.answer(questions[i], answer))
             answers[i] = answer
     return tuple(answer for answer in answers if answer is not None)
+
+
+def _is_worse_present_first(phases: Sequence[tuple[Pair, int]], questions: Sequence[Question]) -> bool:
+    """Whether the present-first answers are at least the others: Theorem 62 of ``proofs/grids.md``."""
+    is_from_zero = all(
+        question.kind == "epsilon" or (question.kind == "delta" and question.value >= 0.0) for question in questions
+    )
+    return is_from_zero and all(pair.is_gaussian_mixture for pair, _ in phases)
 
 
 def group_curve(

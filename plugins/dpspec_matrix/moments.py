@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy.special import gammaln
 from scipy.stats import binom
 
-from dpspec.accounting import EPS, Floats
+from dpspec.accounting import Floats
 
 #: Orders of moments, until one has a larger epsilon than the one before.
 _ORDERS = (2, 3, 4, 5, 6, 8, 11, 16, 22, 32)
@@ -60,17 +60,8 @@ class Overlaps:
     slots: tuple[tuple[Family, ...], ...]
     rate: float
 
-    @property
-    def steps(self) -> int:
-        """Number of steps of the longest slot."""
-        return max(len(families[0][0].blocks) for families in self.slots)
-
-    def absent_first(self) -> float:
-        """The largest loss absent-first: no step is drawn."""
-        return -self.steps * math.log1p(-self.rate) * (1.0 + 8.0 * EPS)
-
     def epsilon(self, delta: float) -> float:
-        """An upper bound of epsilon at ``delta``, present-first."""
+        """An upper bound of epsilon at ``delta``; present-first is the worse direction (Theorem 62)."""
         best = math.inf
         for order in _ORDERS:
             slots = [self._epsilon(families, order, delta) for families in self.slots]

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpspec import accounting
 from dpspec.accounting import EPS, Floats, Interval, Mixture, Pair, PrivacyLoss
+from dpspec_matrix.allocation_moments import AllocationMoments
 from dpspec_matrix.encoders import Encoder, encoder_of
 from dpspec_matrix.moments import Overlaps, toeplitz_families, tree_family
 from dpspec_matrix.options import Schedule
@@ -168,14 +169,14 @@ class Reduction:
     Attributes:
         shifts: (mu, ln of a number of sets of steps): one of that many Gaussian shifts mu happens, by a fair choice.
         reason: Inequality that separates both ends; empty if none does.
-        overlaps: Kernels whose moments bound the present-first direction (Theorem M7), if any.
+        moments: Moments of equal gradients, if any: an alternative to ``above`` (Theorems M7 and M8).
     """
 
     above: tuple[Phases, ...]
     below: tuple[Phases, ...]
     shifts: tuple[tuple[float, float], ...] = ()
     reason: str = ""
-    overlaps: Overlaps | None = None
+    moments: Overlaps | AllocationMoments | None = None
 
 
 @functools.lru_cache(maxsize=64)
@@ -231,11 +232,11 @@ def _poisson(schedule: Schedule, directions: float) -> Reduction:
         if len(slices) <= directions:
             means = [_equal_gradients(block[part, part], error_of[part, part]) for part in slices]
             below.append(_projected_samples(means, chosen.rate, schedule.noise_multiplier))
-    overlaps = None
+    moments = None
     if encoder.is_nonnegative and chosen.rate < 1.0:
-        overlaps = _overlaps(encoder, sizes, schedule)
+        moments = _overlaps(encoder, sizes, schedule)
     phases = tuple(pairs for pairs in below if pairs)
-    return Reduction((samples(squares, up=True),), phases, (), "overlapping columns of drawn steps", overlaps)
+    return Reduction((samples(squares, up=True),), phases, (), "overlapping columns of drawn steps", moments)
 
 
 def _overlaps(encoder: Encoder, sizes: Floats, schedule: Schedule) -> Overlaps:
@@ -380,11 +381,15 @@ def _allocated(schedule: Schedule, directions: float) -> Reduction:
         if (shift := max(0.0, _smallest_sum(means, epochs))) > 0.0:
             below.append(_shift(shift / noise, up=False))
     change = math.sqrt(max(0.0, float(np.diag(product - error_of)[:bins].min()) * (1.0 - _NORM)))
+    moments = None
+    if encoder.is_nonnegative and not is_exact:
+        moments = AllocationMoments(sizes * ((1.0 + _NORM) / noise**2), epochs)
     return Reduction(
         above[:1] if is_exact else above,
         tuple(below),
         ((change / noise * (1.0 - 4.0 * EPS), math.log(bins) * (1.0 + 4.0 * EPS)),) if change > 0.0 else (),
-        "" if is_exact else "diagonal dominance of C^T C",
+        "" if is_exact else "overlapping columns of possible steps",
+        moments,
     )
 
 
@@ -543,8 +548,10 @@ def _uppers(pairs: Reduction, deltas: Sequence[float], width: float | Sequence[f
     for phases in pairs.above:
         answers = PrivacyLoss(phases).epsilons(deltas, width=width)
         uppers = [min(end, (answer.upper, answer.method)) for end, answer in zip(uppers, answers, strict=True)]
-    if pairs.overlaps is not None:
-        uppers = _least(uppers, pairs.overlaps, pairs.above, deltas, width)
+    if pairs.moments is not None:
+        moments = [pairs.moments.epsilon(delta) if delta <= _LARGEST_DELTA else math.inf for delta in deltas]
+        method = "moments of equal gradients"
+        uppers = [min(end, (moment, method)) for end, moment in zip(uppers, moments, strict=True)]
     return uppers
 
 
@@ -557,28 +564,6 @@ def _largest(alternatives: Sequence[Phases], deltas: Sequence[float]) -> list[Ph
     ]
     best = set(np.argmax(np.array(ends), axis=0).tolist())
     return [phases for index, phases in enumerate(alternatives) if index in best]
-
-
-def _least(
-    uppers: Sequence[tuple[float, str]],
-    overlaps: Overlaps,
-    above: Sequence[Phases],
-    deltas: Sequence[float],
-    width: float | Sequence[float],
-) -> list[tuple[float, str]]:
-    """The smaller one of each upper end and of Theorem M7, with Theorem M3 for the direction absent-first."""
-    moments = [overlaps.epsilon(delta) if delta <= _LARGEST_DELTA else math.inf for delta in deltas]
-    smaller = [index for index, (end, _) in enumerate(uppers) if moments[index] < end]
-    absent_first = [overlaps.absent_first()] * len(deltas)
-    if smaller:
-        for phases in above:
-            answers = PrivacyLoss(phases, "absent-first").epsilons(deltas, width=width)
-            absent_first = [min(end, answer.upper) for end, answer in zip(absent_first, answers, strict=True)]
-    ends = list(uppers)
-    for index in smaller:
-        if (end := max(moments[index], absent_first[index])) < uppers[index][0]:
-            ends[index] = (end, "moments of equal gradients")
-    return ends
 
 
 def mu_interval(schedule: Schedule, group_size: int) -> Interval:

@@ -14,9 +14,12 @@ from dpspec.accounting import (
     Direction,
     Directions,
     Discrete,
+    Floats,
     Laplace,
     Mixture,
     PrivacyLoss,
+    RandomAllocation,
+    UnevenAllocation,
     approximate_dp,
     gaussian,
     refinement,
@@ -175,10 +178,61 @@ def test_of_both_directions_the_worse_counts(pair: Pair, width: float, question:
     assert worse.lower <= found.upper
 
 
-# --- Far below the place for which a composition is tilted nothing is said that its error does not allow.
-
-
 _SIDES: tuple[Directions, ...] = ("present-first", "absent-first", "both")
+
+# --- Of a Gaussian mixture against its noise, present-first is the worse direction (Theorem 62 of proofs/grids.md).
+
+
+def _log_ratio_of_mixture(means: Floats, weights: Floats, outputs: Floats) -> Floats:
+    """ln of the density of the mixture of N(mean, I) over N(0, I): ``means`` (m, d), ``outputs`` (n, d)."""
+    exponents = outputs @ means.T - 0.5 * np.square(means).sum(axis=1) + np.log(weights)
+    return np.asarray(np.logaddexp.reduce(exponents, axis=1))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_mixture_is_never_harder_to_tell_from_noise_than_noise_from_it(seed: int) -> None:
+    """Oracle: both deltas of random mixtures in the plane, of any means, by sums over a grid of outputs."""
+    rng = np.random.default_rng(seed)
+    count, reach = int(rng.integers(1, 5)), rng.choice([0.3, 1.0, 2.0])
+    means = rng.normal(size=(count, 2)) * reach
+    means *= np.minimum(1.0, 4.0 / np.linalg.norm(means, axis=1))[:, None]
+    weights = rng.dirichlet(np.full(count, rng.choice([0.05, 0.5, 2.0]))) + 1e-9
+    axis = np.linspace(-11.0, 11.0, 441)
+    outputs = np.stack([part.ravel() for part in np.meshgrid(axis, axis)], axis=1)
+    log_ratios = _log_ratio_of_mixture(means, weights / weights.sum(), outputs)
+    masses = np.exp(-0.5 * np.square(outputs).sum(axis=1)) * (axis[1] - axis[0]) ** 2 / (2.0 * math.pi)
+    ratios = np.exp(log_ratios)
+    for epsilon in (0.0, 0.01, 0.3, 1.0, 3.0, 8.0):
+        present = float(masses @ np.maximum(ratios - math.exp(epsilon), 0.0))
+        absent = float(masses @ np.maximum(1.0 - math.exp(epsilon) * ratios, 0.0))
+        assert present >= absent - 5e-5  # the error of the grid at the kinks
+
+
+def test_below_an_epsilon_of_zero_the_other_direction_is_worse() -> None:
+    loss = PrivacyLoss.of(Mixture.poisson(1, 0.1, 1.0))
+    present, absent, both = (dataclasses.replace(loss, direction=side).delta(-0.05) for side in _SIDES)
+    assert present.upper < absent.lower
+    assert (both.lower, both.upper) == (absent.lower, absent.upper)
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [
+        ((Mixture.poisson(1, 0.02, 0.9), 300),),
+        ((Mixture.poisson(5, 0.3, 2.0), 7), (Mixture.fixed(2, 40, 5, 3.0), 20)),
+        ((RandomAllocation(20, 0.8), 3), (Mixture.full(1, 4.0), 1)),
+        ((UnevenAllocation([(3, 0.7), (8, 2.0)]), 2), (Mixture.poisson(1, 0.5, 1.5), 2)),
+    ],
+    ids=["poisson", "groups", "allocation", "uneven allocation"],
+)
+def test_both_directions_of_gaussian_mixtures_are_the_first(phases: tuple[tuple[Pair, int], ...]) -> None:
+    for delta in (1e-9, 1e-4, 0.03):
+        present, absent, both = (PrivacyLoss(phases, side).epsilon(delta, width=1e-3) for side in _SIDES)
+        assert absent.lower <= present.upper
+        assert (both.lower, both.upper) == (present.lower, present.upper)
+
+
+# --- Far below the place for which a composition is tilted nothing is said that its error does not allow.
 
 
 @pytest.fixture

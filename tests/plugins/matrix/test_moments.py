@@ -38,8 +38,8 @@ def test_moments_are_at_least_exact_ones_of_every_slot(
     encoder: EncoderOptions, steps: int, separation: int, rate: float, noise: float
 ) -> None:
     case = schedule(encoder, steps, noise, scheme="cyclic-poisson", separation=separation, rate=rate)
-    overlaps = theory.reduction(case, 1).overlaps
-    assert overlaps is not None
+    overlaps = theory.reduction(case, 1).moments
+    assert isinstance(overlaps, moments.Overlaps)
     matrix = encoder_of(encoder, steps).matrix() / noise
     for order in (2, 3):
         bounds = []
@@ -73,8 +73,8 @@ def test_epsilon_of_moments_is_at_least_that_of_equal_gradients(
     encoder: EncoderOptions, rate: float, noise: float
 ) -> None:
     case = schedule(encoder, 7, noise, scheme="cyclic-poisson", separation=1, rate=rate)
-    overlaps = theory.reduction(case, 1).overlaps
-    assert overlaps is not None
+    overlaps = theory.reduction(case, 1).moments
+    assert isinstance(overlaps, moments.Overlaps)
     steps = np.array(list(product([0.0, 1.0], repeat=7)))
     means, weights = steps @ encoder_of(encoder, 7).matrix().T, np.prod(np.where(steps > 0.0, rate, 1.0 - rate), axis=1)
     for delta in (0.1, 1e-3):
