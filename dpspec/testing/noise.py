@@ -122,6 +122,16 @@ class NoiseSuite(ProviderSuite):
                 text = f"at effect {effect:g} and epsilon {epsilon:.4g} delta is {present:.6g} and {absent:.6g}"
                 require(math.isclose(present, absent, rel_tol=1e-6, abs_tol=_SMALL), f"{text}: is_symmetric is wrong")
 
+    def test_a_gaussian_mixture_has_gaussian_noise(self) -> None:
+        """``is_gaussian_mixture`` is only set if the noise is normal: compositions then compute one direction."""
+        import numpy as np
+
+        if not any(self.pair(effect).is_gaussian_mixture for effect in self.effects):
+            return
+        bend = np.diff(self.log_density(np.linspace(-8.0, 8.0, 321)), 2)
+        text = "is_gaussian_mixture is wrong: ln f is not quadratic, and absent-first may be the worse direction"
+        require(bool(np.allclose(bend, bend.mean(), rtol=1e-6, atol=1e-10)), text)
+
     def test_intervals_contain_the_quadrature(self) -> None:
         """The interval of delta of one release contains the integral of the densities, in both directions."""
         from dpspec.accounting import DIRECTIONS, PrivacyLoss

@@ -145,7 +145,7 @@ def _common_release(kernel: Floats, epochs: int) -> Floats:
 
 
 def _separated(kernel: Floats, epochs: int) -> tuple[float, Floats, Floats]:
-    """A constant, numbers of the steps, (epochs, epoch_steps), and the epochs' kernels, (epochs, epoch_steps, epoch_steps).
+    """A constant, numbers of the steps, (epochs, epoch_steps), and kernels, (epochs, epoch_steps, epoch_steps).
 
     Their sum over pairs of allocations is at least ``kernel``, in the order of positive semidefinite matrices.
     """

@@ -73,6 +73,10 @@ class SymmetricGumbel(Gumbel):
     is_symmetric = True
 
 
+class MixedGumbel(Gumbel):
+    is_gaussian_mixture = True
+
+
 class Bimodal(LogConcaveNoise):
     """The mean of two Gaussians: the loss does not rise with the output."""
 
@@ -158,6 +162,7 @@ def test_wrong_noises_are_found(code: Any, found_by: str) -> None:
     [
         (NotNormalized, "test_the_density_is_a_density"),
         (SymmetricGumbel, "test_a_symmetric_pair_is_one"),
+        (MixedGumbel, "test_a_gaussian_mixture_has_gaussian_noise"),
         (Bimodal, "test_a_log_concave_density_is_one"),
     ],
 )
