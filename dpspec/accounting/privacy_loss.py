@@ -82,6 +82,9 @@ _RESOLUTION = 0.25 * EPS
 #: The largest relative width of the error of a test whose power is wanted.
 _WIDEST = 0.1
 
+#: An interval of Gaussian mixtures of this relative width may gain from the other direction.
+_VERY_WIDE = 1e-2
+
 #: A Gaussian step of a larger effect (sensitivity over sigma) is not discretized: losses would leave any grid.
 _STEEPEST = 1e6
 
@@ -341,10 +344,8 @@ def _cached_answers(
         phases = [(Mixture.of_logs(np.array([mu]), np.zeros(1)), 1)]
     if all(pair.is_symmetric or pair.effect is not None for pair, _ in phases):
         sides = sides[:1]
-    if len(sides) > 1 and _is_worse_present_first(phases, questions):
-        present = _cached_answers(replace(loss, direction=sides[0]), questions, widths, None)
-        if all(answer.relative_width <= width for answer, width in zip(present, widths, strict=True)):
-            return present  # else the lower end of the other direction may be larger
+    if len(sides) > 1 and questions[0].kind not in TESTS:
+        return _worse_of_both(loss, questions, widths)
     single = SingleSteps(phases, sides)
     if is_gaussian or any(_STEEPEST < pair.dominating_effect < math.inf for pair, _ in phases):
         return tuple(single.answer(question) for question in questions)
@@ -363,12 +364,21 @@ def _cached_answers(
     return tuple(answer for answer in answers if answer is not None)
 
 
-def _is_worse_present_first(phases: Sequence[tuple[Pair, int]], questions: Sequence[Question]) -> bool:
-    """Whether the present-first answers are at least the others: Theorem 62 of ``proofs/grids.md``."""
-    is_from_zero = all(
-        question.kind == "epsilon" or (question.kind == "delta" and question.value >= 0.0) for question in questions
-    )
-    return is_from_zero and all(pair.is_gaussian_mixture for pair, _ in phases)
+def _worse_of_both(
+    loss: PrivacyLoss, questions: tuple[Question, ...], widths: tuple[float, ...]
+) -> tuple[Interval, ...]:
+    """The larger epsilons or deltas of both directions.
+
+    Present-first is the worse direction of Gaussian mixtures (Theorem 62 of ``proofs/grids.md``). If its interval is
+    very wide, the other direction may still have the larger lower end.
+    """
+    first = _cached_answers(replace(loss, direction="present-first"), questions, widths, None)
+    is_mixture = all(pair.is_gaussian_mixture for pair, _ in loss.phases)
+    is_from_zero = all(question.kind == "epsilon" or question.value >= 0.0 for question in questions)
+    if is_mixture and is_from_zero and all(answer.relative_width <= _VERY_WIDE for answer in first):
+        return first
+    second = _cached_answers(replace(loss, direction="absent-first"), questions, widths, first)
+    return tuple(map(Interval.worse, first, second))
 
 
 def group_curve(
@@ -424,15 +434,11 @@ def solve(
     widths: Sequence[float],
     other_direction: Sequence[Interval | None] | None = None,
 ) -> list[Interval]:
-    """Certified answers for a composition, in the order of the questions, of one kind if there are two directions.
+    """Certified answers for a composition, in the order of the questions.
 
-    Of two directions, the answer is the larger of both, or, about a test, an answer about the worse of the two profiles
-    at each epsilon. ``other_direction``: see ``PrivacyLoss.epsilons``.
+    Of two directions, which only tests have, the worse profile at each epsilon counts. ``other_direction``: see
+    ``PrivacyLoss.epsilons``.
     """
-    if len(sides) > 1 and questions[0].kind not in TESTS:
-        first = solve(phases, sides[:1], questions, widths)
-        second = solve(phases, sides[1:], questions, widths, first)
-        return list(map(Interval.worse, first, second))
     answers = [Interval(0.0, math.inf)] * len(questions)
     enough: dict[int, float] = {}  # of each question that needs a grid
     for i, question in enumerate(questions):
