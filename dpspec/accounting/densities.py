@@ -52,6 +52,10 @@ _PIECES, _NO_MASS = 1 << 20, 750.0
 _NODES, _WEIGHTS = gauss_rule(4)
 
 
+#: The distance of ln of a weight from the largest one beyond which no answer depends on it.
+_NEVER = 4000.0
+
+
 def log_binomial(k: int, q: float) -> Floats:
     """ln P[Binomial(k, q) = j] for j = 0..k; shape (k + 1,). Rate 0 < q < 1.
 
@@ -84,10 +88,15 @@ def _from_ratios(ratios: Floats, log_zero: float) -> Floats:
 
 
 def _running(values: Floats) -> Floats:
-    """Cumulative sums that carry the rounding error of each addition (Neumaier), (n,) for (n,)."""
+    """Cumulative sums that carry the rounding error of each addition (Neumaier), (n,) for (n,).
+
+    Beyond ``_NEVER``, weights are too small for their errors to matter, and a million of them take seconds.
+    """
     total = carry = 0.0
-    sums = []
+    sums: list[float] = []
     for value in values.tolist():
+        if abs(total) > _NEVER:
+            return np.concatenate((sums, total + np.cumsum(values[len(sums) :])))
         grown = total + value
         carry += (total - grown) + value if abs(total) >= abs(value) else (value - grown) + total
         total = grown
@@ -234,8 +243,10 @@ class LogRatio:
         """Outputs under which the mixture has a mass of about e^``log_far``, and over which e^``log_edge``."""
         top = float(self.shifts[-1])
         start, end = float(ndtri_exp(log_far)), top - float(ndtri_exp(log_edge))
-        low, _ = crossing(lambda z: log_far - self.log_tail(z, upper=False), start, top, within=1e-3)
-        high, _ = crossing(lambda z: self.log_tail(z, upper=True) - log_edge, -10.0, end + 1.0, within=1e-3)
+        visible = self.log_weights > min(log_edge, log_far) - math.log(len(self.shifts)) + _NEGLIGIBLE
+        seen = LogRatio(self.shifts[visible], self.log_weights[visible])
+        low, _ = crossing(lambda z: log_far - seen.log_tail(z, upper=False), start, top, within=1e-3)
+        high, _ = crossing(lambda z: seen.log_tail(z, upper=True) - log_edge, -10.0, end + 1.0, within=1e-3)
         return low, high
 
     def with_first(self, z: Floats) -> tuple[Floats, Floats]:

@@ -131,8 +131,10 @@ class Mixture(Pair):
     ) -> Mixture:
         self.noise_multiplier = positive("noise_multiplier", noise_multiplier)
         self.sensitivities, where = np.unique(sensitivities, return_inverse=True)
-        for sensitivity in [] if is_checked else self.sensitivities.tolist():
-            bounded_effect("noise_multiplier", sensitivity, self.noise_multiplier)
+        if not is_checked:
+            effective = self.sensitivities[self.sensitivities > 0.0]
+            for extreme in [float(effective[0]), float(effective[-1])] if len(effective) else []:
+                bounded_effect("noise_multiplier", extreme, self.noise_multiplier)
         self.log_probabilities = np.full(len(self.sensitivities), -np.inf)
         np.logaddexp.at(self.log_probabilities, where, log_probabilities)
         self.probabilities = np.exp(self.log_probabilities)
