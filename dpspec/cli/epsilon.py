@@ -28,6 +28,19 @@ _LEGEND = (
 )
 
 
+#: Arguments of :func:`dpspec.epsilon` in its errors, as options.
+_IN_OPTIONS = {
+    "batch_size and records": "--batch-size and --records",
+    "batch_size": "--batch-size",
+    "group_size": "--group-size",
+    ": records define": ": --records defines",
+    "or laplace": "or --laplace",
+    "with rate": "with --rate",
+    "of rate": "of --rate",
+    "give steps": "give --steps",
+}
+
+
 def _fraction(text: str) -> float:
     """A number, or the quotient of two."""
     numerator, slash, denominator = text.partition("/")
@@ -135,6 +148,8 @@ def epsilon(
     except ValueError as error:
         name, _, rule = str(error).partition(" ")
         option = "noise" if name == "noise_multiplier" else name.replace("_", "-")
+        for argument, in_options in _IN_OPTIONS.items():
+            rule = rule.replace(argument, in_options)
         raise UsageError(f"--{option} {rule}") from None
     settings = schedule(groups[0].noise if laplace is None else None)
     if as_json:
