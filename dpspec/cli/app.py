@@ -159,7 +159,7 @@ def _interrupted(arguments: Sequence[str]) -> int:
 
 
 def _show_usage(error: TyperException) -> None:
-    text = error.format_message()
+    text = error.format_message().replace(": Value error, ", ": ")  # pydantic's words for a choice
     if text.startswith("Usage: "):  # a group without a command shows its help
         note(text)
         return
