@@ -53,7 +53,7 @@ def run_to_exit_code(command: Callable[[], object], arguments: Sequence[str]) ->
     try:
         code = _outcome(command, arguments)
     except KeyboardInterrupt:
-        code = _interrupted()
+        code = _interrupted(arguments)
     except (Exception, SystemExit) as error:  # the report of an error may fail, and a plugin may call sys.exit
         code = _report_bug(error, arguments)
     flush()
@@ -132,7 +132,7 @@ def _outcome(command: Callable[[], object], arguments: Sequence[str]) -> int:
         )
         return ExitCode.INCOMPLETE
     if answer == ExitCode.INTERRUPTED:
-        return _interrupted()
+        return _interrupted(arguments)
     return answer if isinstance(answer, int) else ExitCode.OK
 
 
@@ -149,16 +149,17 @@ def _plugin_of_another_version(error: ImportError | AttributeError) -> str:
     return raised_by(error)
 
 
-def _interrupted() -> int:
+def _interrupted(arguments: Sequence[str]) -> int:
     terminated = interrupt.heard() is signal.SIGTERM
     interrupt.forget()
     cause = "Terminated" if terminated else "Interrupted"
-    note(f"\n{cause}. Finished trials are stored: run the same command again to resume.")
+    advice = " Finished trials are stored: run the same command again to resume." if "run" in arguments[:1] else ""
+    note(f"\n{cause}.{advice}")
     return ExitCode.TERMINATED if terminated else ExitCode.INTERRUPTED
 
 
 def _show_usage(error: TyperException) -> None:
-    text = error.format_message()
+    text = error.format_message().replace(": Value error, ", ": ")  # pydantic's words for a choice
     if text.startswith("Usage: "):  # a group without a command shows its help
         note(text)
         return

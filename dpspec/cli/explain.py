@@ -202,7 +202,8 @@ def explain(
     if not explanations:
         texts_by_word = dict(pairs)
         close = joined([quoted(word) for word in close_matches(what, list(texts_by_word), 3)], "or")
-        suggestion = f"; did you mean {close}?" if close else ""
+        lists = ": `dpspec plugins` lists kinds, `dpspec rules` rules, docs/reference/spec.md keys"
+        suggestion = f"; did you mean {close}?" if close else lists
         raise UsageError(f"unknown code, key, kind or name in a report {quoted(what)}{suggestion}")
     emit("\n".join(map(_folded, "\n\n".join(explanations).split("\n"))))
     return ExitCode.OK

@@ -61,7 +61,7 @@ def add(
 ) -> int:
     """Enter releases into a ledger. Without the file, --epsilon and --delta begin one.
 
-    All are entered or none. Ends with 1 if one does not stand (its audit deviates, or has an open caution) or exceeds
+    All are entered or none. Ends with 1 if one is refused (its audit deviates, or has an open caution) or exceeds
     the budget, and then says what would fit. --released enters releases beyond the budget, and the code is 1 as well.
     """
     from dpspec.engine import ledger as ledgers
@@ -129,6 +129,8 @@ def check(
     """
     from dpspec.engine import ledger as ledgers
 
+    if not file.exists():
+        raise UsageError(f"{file} does not exist: `dpspec ledger add SOURCE --epsilon E --delta D` begins it")
     catalog = load_project([file], plugins)
     report_files = parse_reports(reports, catalog, [file])
     with failures_in_reports(report_files):

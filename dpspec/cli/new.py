@@ -49,6 +49,7 @@ def new_spec(
     """Write NAME.yaml from a mechanism's example or a recorded run, and the schema for editors."""
     from dpspec.cli.specs import spec_schema
 
+    name = name.removesuffix(".yaml")
     if not _SPEC_NAME.fullmatch(name):
         raise UsageError(f"invalid spec name {quoted(name)}: use letters, digits, dots, dashes and underscores")
     spec_file = folder / f"{name}.yaml"

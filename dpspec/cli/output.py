@@ -253,6 +253,8 @@ def _report_failure(reports: Sequence[RequestedReport], error: Exception) -> Non
                 _write_report(report, FORMATS[report.format](failure))
             except DpspecError as second:
                 _name_failure(report, second)
+        elif not report.to_stdout and Path(report.path).is_file():
+            note(f"{report.path} ({report.format}) is of an earlier command: this one has no result")
 
 
 def write_file(path: Path, text: str) -> None:

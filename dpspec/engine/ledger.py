@@ -148,10 +148,16 @@ def _require_standing(audit: AuditResult, evidence: Evidence, file: str) -> None
         if evidence == "declared" and problem.kind in ("trials", "conformance"):
             continue  # nothing was trained, so nothing is missing
         if problem.kind != "claim" or problem.status == "contradicted":
-            subject = f"{problem.kind} {problem.name}".strip()
+            subject = f"{file}: {quoted(audit.name)} cannot be entered"
+            if problem.kind == "caution":
+                accept = "accept it in the claim of the spec"
+                if audit.recording is not None:
+                    accept = f"accept it by `dpspec check RUN --accept {problem.name} --report json=RESULT`"
+                change = f"Remove its cause, or {accept}, and enter the result"
+                raise LedgerError(f"{subject}: the caution {problem.name} is open. {change}")
             raise LedgerError(
-                f"{file}: {quoted(audit.name)} cannot be entered: {subject}: {problem.status}. A ledger adds up what "
-                "stands; to count the release anyway, declare its guarantee in a spec of the mechanism composition"
+                f"{subject}: {problem.kind}: {problem.status}. To count the release anyway, declare its guarantee in a "
+                "spec of the mechanism composition"
             )
 
 
@@ -176,8 +182,8 @@ def _guarantee(audit: AuditResult, delta: float, claimed: Scope, file: str) -> F
             names = joined([point.name or point.text for point in audit.recording.open])
             judged = f"dpspec check {file} --adjacency {claimed.adjacency}"
             hint = (
-                f"the recording leaves {names} open: `{judged}` says why. With what you --assume or declare --public, "
-                "its result (--report json=FILE) can be entered"
+                f"the recording leaves {names} open: `{judged}` says why. If --assume or --public settles this, write "
+                "the result (--report json=FILE) and enter it"
             )
         subject = f"{file}: {quoted(audit.name)} has no certified epsilon of one record in the scope of the budget"
         raise LedgerError(f"{subject}: {hint}")

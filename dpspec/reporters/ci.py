@@ -88,10 +88,14 @@ def render_github(result: Result, *, internal: bool = False) -> str:
                 location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
             title = f"{entry.subject}: {entry.label}"
             lines.append(workflow_command(entry.level, entry.text, title=title, **location))
-    lines += [
-        workflow_command("error", _regression(regression), title=f"{regression.audit}: regression")
-        for regression in result.regressions or ()
-    ]
+    for regression in result.regressions or ():
+        position = _regressed_position(result, regression)
+        location = {}
+        if position:
+            location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
+        lines.append(
+            workflow_command("error", _regression(regression), title=f"{regression.audit}: regression", **location)
+        )
     for spec in result.unjudged:
         location = {"file": spec.file, "line": str(spec.line)}
         lines.append(workflow_command("error", spec.message, title=f"{spec.file}: not judged", **location))
@@ -103,7 +107,16 @@ def render_github(result: Result, *, internal: bool = False) -> str:
 
 def _regression(regression: Regression) -> str:
     subject = f"{regression.audit} / {regression.claim}" if regression.claim else regression.audit
-    return f"{subject}: {regression.name} is worse than in the earlier result"
+    end = " end" if regression.name in ("upper", "lower") else ""
+    return f"{subject}: {regression.name}{end} is worse than in the earlier result"
+
+
+def _regressed_position(result: Result, regression: Regression) -> Mapping[str, Json]:
+    """The place of the claim in its spec, else of the spec; empty if it is not known, as of a removed audit."""
+    for audit in result.audits:
+        if audit.name == regression.audit:
+            return audit.places.get(regression.claim) or audit.places.get("") or {}
+    return {}
 
 
 def workflow_command(kind: str, message: str, **properties: str) -> str:
@@ -266,12 +279,15 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
         for entry in (*_problems(audit, compared=result.regressions is not None), *_remarks(audit))
     ]
     sources = {audit.name: audit.source or "spec" for audit in result.audits}
-    results += [
-        sarif_result(
-            "regression", list(texts), "error", _regression(change), str(sources.get(change.audit, "spec")), 1, 1
+    for change in result.regressions or ():
+        beginning = {"file": sources.get(change.audit, "spec"), "line": 1, "column": 1}
+        position = {**beginning, **_regressed_position(result, change)}
+        results.append(
+            sarif_result(
+                *("regression", list(texts), "error", _regression(change)),
+                *(str(position["file"]), int(position["line"]), int(position["column"])),
+            )
         )
-        for change in result.regressions or ()
-    ]
     results += [
         sarif_result("invalid-spec", list(texts), "error", spec.message, spec.file, spec.line, 1)
         for spec in result.unjudged

@@ -15,7 +15,7 @@ from dpspec.results.codec import dump
 from dpspec.results.diff import Change
 from dpspec.results.redact import redact
 from dpspec.results.status import problems
-from dpspec.text import json_text, plain
+from dpspec.text import json_text, plain, spaced
 
 
 def render_json(result: Result, *, internal: bool = False) -> str:
@@ -113,13 +113,18 @@ def render_changes(changes: Sequence[Change], form: str) -> str:
         )
     if form == "text":
         return "\n".join(map(change_line, changes)) if changes else "no change"
-    rows = [(change.trend, _place(change), change.what, change.before, change.after) for change in changes]
+    rows = [(change.trend, _place(change), _value(change), change.before, change.after) for change in changes]
     return "\n".join(table(("Trend", "Place", "Value", "Before", "After"), rows)) if rows else "No change."
 
 
 def change_line(change: Change) -> str:
     mark = {"better": "+", "worse": "-", "other": "~"}[change.trend]
-    return f"{mark} {plain(_place(change))}: {change.what} {plain(change.before)} -> {plain(change.after)}"
+    return f"{mark} {plain(_place(change))}: {plain(_value(change))} {plain(change.before)} -> {plain(change.after)}"
+
+
+def _value(change: Change) -> str:
+    """``verdict``, ``upper end of epsilon``, or a key of the spec."""
+    return f"{change.what} end of {spaced(change.quantity)}" if change.quantity else change.what
 
 
 def _place(change: Change) -> str:

@@ -83,13 +83,15 @@ def _audit(audit: AuditResult) -> Iterator[str]:
 
 
 def real_numbers(audit: AuditResult) -> str:
-    """What the claims assume of the noise if its float32 numbers reveal more than a claimed delta; otherwise empty.
+    """What claims assume of the noise if its float32 numbers reveal more than a delta of the audit; otherwise empty.
 
     A sentence without a full stop.
     """
     noise = executed_noise(audit)
-    claims = [claim for claim in audit.document.get("claims", ()) if isinstance(claim.get("delta"), int | float)]
-    if noise is None or not any(claim["delta"] < noise.revealed for claim in claims):
+    deltas = [claim.get("delta") for claim in audit.document.get("claims", ())]
+    if audit.recording is not None and not deltas:  # the number without a claim is at the mechanism's delta
+        deltas = [audit.document["mechanism"].get("delta")]
+    if noise is None or not any(isinstance(delta, int | float) and delta < noise.revealed for delta in deltas):
         return ""
     floor = decimals.lower(noise.revealed, digits=2)
     return (

@@ -158,6 +158,10 @@ def conformance_outcome(audit: AuditResult) -> str:
     return "" if conformance.status == "not-run" and not audit.executed else "as expected"
 
 
+#: The end of the bounds of a claim whose attack shows more than the bound, and which is not contradicted.
+ATTACK_ABOVE = ", above the bound, but not at level 1e-6, which contradicts it: more trials decide"
+
+
 @dataclass(frozen=True)
 class Bounds:
     """The bounds of a claim in words, each with its number; an empty string for a missing one.
@@ -169,6 +173,8 @@ class Bounds:
         attacked: The attack's number; None without one.
         missing: The words for no bound at all.
         contradiction: Whether a lower bound exceeds the upper one.
+        is_attack_above: Whether only the attack's does. The verdict ``contradicted`` has no upper bound, so this attack
+            does not reject the bound at the level of that verdict.
         is_approximate: Whether the first end is an estimate without a guarantee.
     """
 
@@ -178,6 +184,7 @@ class Bounds:
     attacked: float | None
     missing: str
     contradiction: bool
+    is_attack_above: bool = False
     is_approximate: bool = False
 
     @property
@@ -190,7 +197,8 @@ class Bounds:
 
     def __str__(self) -> str:
         lower = f"; {self.lower}" if self.lower and self.brief != self.lower else ""
-        return f"{self.brief}{lower}{', a contradiction' if self.contradiction else ''}"
+        above = ATTACK_ABOVE if self.is_attack_above else ", a contradiction" if self.contradiction else ""
+        return f"{self.brief}{lower}{above}"
 
 
 def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
@@ -214,7 +222,10 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
         missing = "no bound applies to this run"
     elif verdict.left_out:
         missing = "hidden: depends on the data; --internal shows it"
-    shown = [number for number in (verdict.lower, attacked) if number is not None]
+    limit = verdict.upper if upper else None
+    by_theory = None if by_attack else verdict.lower
+    is_theory_above = limit is not None and by_theory is not None and by_theory > limit
+    is_attack_above = limit is not None and attacked is not None and attacked > limit and not is_theory_above
     return Bounds(
         attack="" if attacked is None else f"attack shows at least {decimals.lower(attacked, against=verdict.claimed)}",
         upper=upper,
@@ -222,7 +233,8 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
         attacked=attacked,
         missing=missing,
         is_approximate=_is_approximate(upper_finding if upper else lower_finding if lower else None),
-        contradiction=bool(upper) and verdict.upper is not None and max(shown, default=verdict.upper) > verdict.upper,
+        contradiction=is_theory_above or is_attack_above,
+        is_attack_above=is_attack_above,
     )
 
 

@@ -114,11 +114,13 @@ class Change(Difference):
         trend: Its effect on claims that should hold.
         claim: The claim; empty for the whole audit.
         of_claim: Whether the claim or its expectation changed.
+        quantity: Of the ends ``upper`` and ``lower``, such as epsilon.
     """
 
     trend: Trend
     claim: str = ""
     of_claim: bool = False
+    quantity: str = ""
 
 
 def diff(a: Result, b: Result) -> tuple[Change, ...]:
@@ -199,7 +201,7 @@ def _audit_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
                 trend = "other"
                 if old_end is not None and new_end is not None and towards != 0:
                     trend = "better" if (new_end > old_end) == (towards > 0) else "worse"
-                yield Change(old.name, end, _number(old_end), _number(new_end), trend, claim)
+                yield Change(old.name, end, _number(old_end), _number(new_end), trend, claim, quantity=now.quantity)
     cautions = [_cautions(audit) for audit in (old, new)]
     for rule in dict.fromkeys([*cautions[0], *cautions[1]]):
         states = [of_audit.get(rule, "absent") for of_audit in cautions]

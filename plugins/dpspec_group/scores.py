@@ -466,7 +466,7 @@ def needed(proved: float, count: int, unit: str, expected_of: Callable[[int], fl
         if (expected := expected_of(larger)) >= goal:
             return f"{share} needs about {larger:,} {unit}"
         most = max(most, (expected, larger))
-    return f"{share} is not expected from up to {_MOST:,} {unit}: about {most[0]:.2f} from {most[1]:,}"
+    return f"{share} is not expected from up to {_MOST:,} {unit}; the best number is {most[1]:,}: about {most[0]:.3g}"
 
 
 def power(spec: dps.Spec, records: int, rows: Mapping[int, tuple[int, int]] | None = None) -> tuple[dps.Power, ...]:

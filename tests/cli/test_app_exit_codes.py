@@ -64,7 +64,7 @@ def test_memory_that_runs_out_is_no_bug(error, capsys):
 
 
 def test_typers_own_interrupt_code_is_an_interrupt(capsys):
-    assert run_to_exit_code(lambda: 130, []) == 130
+    assert run_to_exit_code(lambda: 130, ["run"]) == 130
     assert "to resume" in capsys.readouterr().err
 
 
@@ -195,8 +195,10 @@ def test_what_a_signal_turned_into_is_an_interruption(listening, capsys, sent, s
         except KeyboardInterrupt:
             raise ImportError("numpy could not be imported") from None
 
-    assert run_to_exit_code(importing, []) == 128 + sent
+    assert run_to_exit_code(importing, ["run", "spec.yaml"]) == 128 + sent
     assert f"{says}. Finished trials are stored: run the same command again to resume" in capsys.readouterr().err
+    assert run_to_exit_code(importing, ["epsilon", "--steps", "1"]) == 128 + sent
+    assert capsys.readouterr().err == f"\n{says}.\n"  # no other command stores trials
 
 
 def test_what_was_ignored_stays_ignored():

@@ -121,6 +121,12 @@ def test_an_error_is_one_line_that_names_the_option(dpspec, arguments, message):
     assert done.err.count("\n") == 1
 
 
+def test_an_unknown_choice_lists_the_known_ones(dpspec):
+    done = dpspec("epsilon", "--noise", "1", "--rate", "0.1", "--steps", "3", "--sampling", "shuffle")
+    assert done.code == 2
+    assert "'--sampling': 'shuffle' is not one of 'poisson', 'fixed'" in done.err
+
+
 def test_a_delta_of_one_over_the_records_is_named_as_in_check_and_run(dpspec):
     schedule = ("epsilon", "--noise", "1", "--batch-size", "6", "--records", "600", "--steps", "3")
     assert "caution large-delta: delta = 0.002 is not below 1 over the 600" in dpspec(*schedule, "--delta", "2e-3").err

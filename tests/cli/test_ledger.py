@@ -176,7 +176,8 @@ def test_what_begins_no_ledger(dpspec, source, tmp_path):
     ended = dpspec("ledger", "check", "--ledger", "counts.yaml")
     assert ended.code == 2
     assert "counts.yaml has no budget: add the claim {id: budget" in ended.err
-    assert dpspec("ledger", "check").code != 0
+    ended = dpspec("ledger", "check")
+    assert (ended.code, "ledger.yaml does not exist: `dpspec ledger add SOURCE" in ended.err) == (2, True)
 
 
 def test_several_audits_are_not_one_release(dpspec, source, begun):

@@ -110,6 +110,16 @@ def test_a_spec_whose_name_is_no_text_is_reported_in_every_format(capsys) -> Non
     assert "b%FF.yaml" in Path("r.sarif").read_text() or '"results": []' in Path("r.sarif").read_text()
 
 
+def test_a_report_of_an_earlier_command_is_named(tmp_path: Path, capsys) -> None:
+    spec, earlier, absent = tmp_path / "bad.yaml", tmp_path / "result.json", tmp_path / "report.html"
+    spec.write_text("dpspec: 1\nname: bad\n")
+    earlier.write_text("{}")
+    assert main(["run", str(spec), "--report", f"json={earlier}", "--report", f"html={absent}"]) == 3
+    error = capsys.readouterr().err
+    assert f"{earlier} (json) is of an earlier command: this one has no result\n" in error
+    assert str(absent) not in error
+
+
 @pytest.mark.parametrize(
     "store", ["zip://x.zip", "ftp://localhost:1/x", "dangling", "a.yaml", "zip://", "", "nonsense://x"]
 )

@@ -320,7 +320,7 @@ def test_a_regression_names_its_cause_and_the_bound(dpspec, known):
     (cause,) = [line for line in lines if "mechanism.noise_multiplier" in line]
     assert cause.endswith("mechanism.noise_multiplier 1.0 -> 0.5")
     assert re.search(r"Certified: epsilon >= [\d.]+, above the claimed [\d.]+, by datasets that attain it\.", ended.err)
-    assert any(line.startswith("- mine / ") and ": upper " in line for line in lines)
+    assert any(line.startswith("- mine / ") and ": upper end of epsilon " in line for line in lines)
     assert lines[-1] == "Worse than the earlier result."
 
 

@@ -232,7 +232,7 @@ def test_an_audit_with_an_open_caution_is_not_entered():
             assert (entered.digest, entered.assumes) == ("d", ("noise-law", "guessable-seed"))
             assert ledger(entered)["mechanism"]["releases"][0]["origin"]["assumes"] == [*entered.assumes]
         else:
-            with pytest.raises(LedgerError, match="caution guessable-seed: caution"):
+            with pytest.raises(LedgerError, match="the caution guessable-seed is open"):
                 entry_of(found, "declared", "run", 1e-6, load_catalog())
 
 

@@ -25,6 +25,21 @@ def test_a_sound_server_is_proved_for_one_client(tmp_path: Path) -> None:
     assert not check_rounds(tmp_path / "rounds", epsilon=4).run.proved
 
 
+@pytest.mark.filterwarnings("error:dpspec, rule second-optimizer")
+def test_optimizers_of_clients_are_no_caution_at_the_first_round(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    client = nn.Linear(4, 2)
+    server, local = (torch.optim.SGD(of.parameters(), lr=1.0) for of in (model, client))
+    noise = [torch.randn_like(p) for p in model.parameters()]
+    with record_rounds(tmp_path / "rounds", model, server, clients=9, rate=0.5, clip_norm=1, noise_multiplier=1) as run:
+        for own, p, added in zip(client.parameters(), model.parameters(), noise, strict=True):
+            own.grad, p.grad = torch.ones_like(own), added.clone()
+        local.step()
+        server.step()
+        run.aggregated([], [], noise)
+    assert "at delta = 1e-5." in str(check_rounds(tmp_path / "rounds")).splitlines()[0]
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("fault", "message"),

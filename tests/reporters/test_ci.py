@@ -13,7 +13,7 @@ from support import results as factory
 from support.schemas import sarif_errors
 
 from dpspec.contract import FrozenMap
-from dpspec.contract.results import Result
+from dpspec.contract.results import Regression, Result
 from dpspec.reporters import ci
 from dpspec.reporters import data_files as csv_format
 
@@ -68,6 +68,20 @@ def test_github_annotates_the_line() -> None:
     assert [line.split(" ", 1)[0] for line in lines] == ["::error", "::error", "::warning", "::error"]
     passed = ci.render_github(factory.result()).splitlines()
     assert [line.split(" ", 1)[0] for line in passed] == ["::notice"]
+
+
+def test_a_regression_is_at_the_line_of_its_claim() -> None:
+    worse = Regression(audit="app", claim="one", name="upper")
+    places = FrozenMap({"one": {"file": "specs/app.yaml", "line": 7, "column": 3}})
+    audit = factory.audit("app", verdicts=(factory.verdict("one"),), places=places)
+    result = factory.result(audit, regressions=(worse, Regression(audit="gone", claim="", name="audit")))
+    message = "app / one: upper end is worse than in the earlier result"
+    at_claim, elsewhere = (line for line in ci.render_github(result).splitlines() if "%3A regression" in line)
+    assert at_claim == f"::error title=app%3A regression,file=specs/app.yaml,line=7,col=3::{message}"
+    assert elsewhere.startswith("::error title=gone%3A regression::gone: audit")
+    found = [r for r in json.loads(ci.render_sarif(result))["runs"][0]["results"] if r["ruleId"] == "dpspec/regression"]
+    lines = [item["locations"][0]["physicalLocation"]["region"]["startLine"] for item in found]
+    assert lines == [7, 1]
 
 
 def test_places_are_from_the_root_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,12 @@ def test_what_is_as_expected_has_a_line_each():
     assert "Not as expected" not in text
 
 
+def test_the_largest_detection_limit_is_of_all_checks_of_a_name():
+    checks = (check("noise-scale", detectable=0.005), check("noise-scale", detectable=1.2), check("update"))
+    text = render_brief(factory.result(fine(checks=checks)), width=200)
+    assert "3 checks; detection limits from 0.5% (noise-scale) to 120% (noise-scale) of the declared value" in text
+
+
 def test_what_is_not_as_expected_is_last_and_in_full():
     wrong = factory.verdict("wrong", verdict="open", expected=False, reason="Not proved: no bound.")
     text = render_brief(factory.result(fine("good"), fine("app", verdicts=(wrong, factory.verdict("right")))))

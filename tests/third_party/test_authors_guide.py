@@ -63,16 +63,19 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def test_the_guide_works_word_for_word(environment: dict[str, str], tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
-    said = {}
+    said = []
     for command, code in commands():
         done = subprocess.run(
             command, shell=True, cwd=here, env=environment, capture_output=True, text=True, timeout=300
         )
-        said[command] = done.stdout + done.stderr
-        assert done.returncode == code, f"{command!r} ended with {done.returncode}:\n{said[command]}"
-    runs = [text for command, text in said.items() if command.startswith("dpspec run")]
-    assert "REFUTED       too-good" in runs[-1]
-    assert [text for text in said.values() if "23 kept, 4 not tried" in text]
+        said.append((command, done.stdout + done.stderr))
+        assert done.returncode == code, f"{command!r} ended with {done.returncode}:\n{said[-1][1]}"
+    runs = [text for command, text in said if command.startswith("dpspec run")]
+    _, mistaken, restored = runs
+    assert "CONTRADICTED  family" in mistaken
+    assert "PROVED        one" in mistaken
+    assert "REFUTED       too-good" in restored
+    assert [text for _, text in said if "23 kept, 4 not tried" in text]
 
 
 def test_the_guide_quotes_messages_that_tests_expect() -> None:

@@ -86,13 +86,15 @@ def conformance(audit: AuditResult) -> Iterator[Entry]:
     if audit.conformance.status != "no-deviation-found":
         yield Entry(label, f"{outcome}: {audit.conformance.reason}")
         return
-    limit: dict[str, float] = {}
-    for check in audit.checks:
-        if check.detectable is not None and 0.0 <= check.detectable < math.inf:
-            limit[check.assumption] = min(check.detectable, limit.get(check.assumption, math.inf))
-    unlimited = dict.fromkeys(check.assumption for check in audit.checks if check.assumption not in limit)
+    limits = [
+        (check.detectable, check.assumption)
+        for check in audit.checks
+        if check.detectable is not None and 0.0 <= check.detectable < math.inf
+    ]
+    limited = {name for _, name in limits}
+    unlimited = dict.fromkeys(check.assumption for check in audit.checks if check.assumption not in limited)
     clauses = [words.count(len(audit.checks), "check")]
-    sizes = sorted((size, name) for name, size in limit.items() if size > 0.0)
+    sizes = sorted((size, name) for size, name in limits if size > 0.0)
     if sizes:
         low, high = (f"{decimals.upper(100 * size, digits=2)}% ({name})" for size, name in (sizes[0], sizes[-1]))
         limits_text = f"detection limit {low}" if low == high else f"detection limits from {low} to {high}"

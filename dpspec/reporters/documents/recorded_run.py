@@ -35,12 +35,15 @@ def recorded_run(audit: AuditResult, *, internal: bool) -> Iterator[Block]:
         yield unmarked([counted])
     if deviates:
         yield items(*_facts(audit, recording, internal))
-    elif recording.open:
+    # before the sections, which list only what keeps the exit code from 0
+    yield unmarked([words.accepted(rule) for rule in accepted_cautions(audit)])
+    yield items(*recording.cautions)
+    if not deviates and recording.open:
         points = (
             (Span(point.name, "strong"), f": {point.text}") if point.name else point.text for point in recording.open
         )
         yield Section("OPEN", (items(*points),), level=4)
-    yield from _cautions(audit, recording)
+    yield from _cautions(audit)
     if not deviates:
         yield Section(
             "CONFIRM  this number also says that",
@@ -156,7 +159,7 @@ def _facts(audit: AuditResult, recording: ExecutedSection, internal: bool) -> It
     yield "rejected tests: " + "; ".join([*names[:_MOST_CHECKS], *([f"{more} more"] if more > 0 else [])])
 
 
-def _cautions(audit: AuditResult, recording: ExecutedSection) -> Iterator[Block]:
+def _cautions(audit: AuditResult) -> Iterator[Block]:
     open_rules = open_cautions(audit)
     if open_rules:
         cautions = tuple(
@@ -164,5 +167,3 @@ def _cautions(audit: AuditResult, recording: ExecutedSection) -> Iterator[Block]
         )
         title = "CAUTIONS  exit code 1 until fixed, or accepted with --accept NAME"
         yield Section(title, (Items(cautions, marked=False),), level=4)
-    yield unmarked([words.accepted(rule) for rule in accepted_cautions(audit)])
-    yield items(*recording.cautions)

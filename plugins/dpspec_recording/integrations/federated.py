@@ -26,6 +26,7 @@ from dpspec.reporters.terminal import render_brief
 from dpspec.results.checked_run import CheckedRun
 from dpspec_recording.folder.free_number import numbered
 from dpspec_recording.parts import Parts
+from dpspec_recording.probes.rules import SECOND_OPTIMIZER
 from dpspec_recording.recorder import Recorder
 
 
@@ -150,7 +151,8 @@ class CheckedRounds:
         clients = audit.document["data"]["records"]
         bound = "no certified epsilon" if self.run.epsilon is None else f"epsilon <= {decimals.upper(self.run.epsilon)}"
         state = "proved" if self.run.proved else "not proved"
-        headline = f"One client of {clients}, with all its records: {state}, {bound} at delta = {self.delta:g}."
+        delta = decimals.exact(self.delta)
+        headline = f"One client of {clients}, with all its records: {state}, {bound} at delta = {delta}."
         return f"{headline}\nIn the report a record is a client.\n{render_brief(self.run.result)}"
 
 
@@ -159,7 +161,7 @@ def check_rounds(
     *,
     epsilon: float | None = None,
     delta: float = 1e-5,
-    accept: Sequence[str] = ("second-optimizer",),
+    accept: Sequence[str] = (SECOND_OPTIMIZER,),
     declare: str | PathLike[str] | None = None,
 ) -> CheckedRounds:
     """Compare recorded rounds with a claim about one client.

@@ -105,7 +105,7 @@ def _computed_from_records(run: RecordedRun) -> str:
     observed = np.isfinite(run["divisor"]) & np.isfinite(run["rows"])
     sizes = run["rows"][observed]
     if len(np.unique(sizes)) > 1 and np.allclose(run["divisor"][observed], np.maximum(sizes, 1.0), rtol=1e-5):
-        return "the divisor is the number of records in each batch"
+        return "the divisor is the number of records in each batch: divide by the rate times the number of records"
     rates = np.nan_to_num(run["rate"])
     for name in ("divisor", "learning_rate", "clip_norm", "noise_multiplier"):
         observed = np.isfinite(run[name]) & np.isfinite(run["rows"])

@@ -102,6 +102,8 @@ class Contributions(Probe[ContributionFacts]):
             yield from _of_sums(internal.sum_norm, internal.reported, run)
         if run.header.clipping != "ghost" and not run.has_contributions:
             doubt = "; single contributions were not observed"
+            if emits(run.header, "after_report"):
+                doubt += ": give their norms after clipping to run.clipped in each step"
             if omitted := omitted_arguments(run, "clip_norm"):
                 doubt = f", but norms have no limit, because {omitted}"
             yield stated(PER_RECORD_CLIPPING, doubt, "unchecked")

@@ -79,6 +79,9 @@ def _read(name: str, kind: type[F], facts: Any) -> F:
 #: The subject of the sentence on a recording without these facts.
 _SUBJECT = "the cautions of the rules"
 
+#: The rule on other optimizers, which simulated clients have.
+SECOND_OPTIMIZER = "second-optimizer"
+
 #: The run in a warning at the first step.
 _FIRST_STEP = RuleRun(own_loop=False, steps=1, delta=1e-5)
 
@@ -170,8 +173,12 @@ class Rules(Probe[RuleFacts]):
         if step.number == 1:
             for rule, observer in [*self._rules.values()]:
                 with self._guarded(rule):
-                    if observer.early and (text := observer.caution(observer.facts(), _FIRST_STEP)):
+                    if self._warns(rule, observer) and (text := observer.caution(observer.facts(), _FIRST_STEP)):
                         _warn(f"dpspec, rule {rule.name}: {text} {rule.fix}")
+
+    def _warns(self, rule: Rule, observer: TrainingRule[Any]) -> bool:
+        """Whether the rule warns at the first step. Simulated clients step further optimizers."""
+        return observer.early and not (self._header.federated and rule.name == SECOND_OPTIMIZER)
 
     def _stop(self) -> None:
         for rule, observer in [*self._rules.values()]:

@@ -89,6 +89,7 @@ def run(
     folder = numbered(out.absolute())
     if not several and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{out} is not empty: give a new folder, such as --out runs/{{n}}, or remove it")
+    _require_writable(folder, out)
     command = [sys.executable, "-m", "dpspec", "check"]
     environment = dict(os.environ)
 
@@ -103,6 +104,14 @@ def run(
         return 0
 
     raise Handover(proceed)
+
+
+def _require_writable(folder: Path, out: Path) -> None:
+    """Refuse a folder that cannot be made before the script runs, since its training would not be recorded."""
+    parent = next(path for path in (folder, *folder.parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        reason = "permission denied" if parent.is_dir() else f"{parent} is not a folder"
+        raise UsageError(f"cannot record into {out}: {reason}; --out names another folder")
 
 
 def _claim(

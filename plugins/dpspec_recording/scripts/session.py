@@ -405,6 +405,8 @@ class Session:
         reasons = [self._obstacle, *(text for name, text in OTHER_LIBRARIES.items() if name in sys.modules)]
         if obstacles := "; ".join(filter(None, reasons)):
             return f"nothing was recorded: {obstacles}"
+        if self.error is not None and not isinstance(self.error, SystemExit):  # its traceback says what to do
+            return f"nothing was recorded: {type(self.error).__name__} ended the script before a private training"
         if self._steps is None:
             return f"nothing was recorded: the script did not import torch. {OWN_LOOP}"
         return f"nothing was recorded: no call of make_private of Opacus' PrivacyEngine returned. {OWN_LOOP}"

@@ -253,6 +253,8 @@ def test_a_page_without_a_claim_says_so(recordings, capsys):
     sound = recordings["flat"]
     assert main(["check", str(sound)]) == 5
     assert capsys.readouterr().out.splitlines()[0].strip().startswith("NO CLAIM  ")
+    assert main(["check", str(sound), "--delta", "1e-9"]) == 5
+    assert "noise has real numbers: in float32" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_document_without_a_claim_has_no_verdict(recordings, capsys):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +78,8 @@ def test_no_library_of_numbers_is_loaded_before_the_script_sets_its_variables(tm
         (["--check", "--accept", "guessable-sed", "train.py"], "did you mean 'guessable-seed'"),
         (["--check", "--public", "learning-rate", "train.py"], "did you mean 'learning_rate'"),
         (["--out", "full", "train.py"], "full is not empty: give a new folder"),
+        (["--out", "train.py/run", "train.py"], "train.py is not a folder; --out names another folder"),
+        (["--out", "closed/run", "train.py"], "cannot record into closed/run: permission denied"),
         (["absent.py"], "cannot read the script absent.py"),
         ([], "SCRIPT"),
     ],
@@ -86,6 +89,9 @@ def test_a_wrong_use_is_refused_before_the_script_runs(arguments, message, tmp_p
     (tmp_path / "train.py").write_text("raise AssertionError")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
+    (tmp_path / "closed").mkdir()
+    permits = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "closed" and permits(path, mode))
     assert main(["record", *arguments]) == 2
     assert message in capsys.readouterr().err
 

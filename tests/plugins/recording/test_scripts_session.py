@@ -330,6 +330,11 @@ def test_an_own_loop_is_told_the_three_calls(script):
     assert "and none began" in prepared.summary()
 
 
+def test_a_script_that_failed_is_not_told_how_to_write_a_loop(script):
+    failed = script(lambda: None, error=ZeroDivisionError())
+    assert failed.summary() == "nothing was recorded: ZeroDivisionError ended the script before a private training"
+
+
 def test_a_second_session_is_the_first_one(tmp_path):
     with contextlib.ExitStack() as stack:
         first = start(tmp_path / "run", whole=True, summary=False)
