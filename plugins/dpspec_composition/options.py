@@ -23,6 +23,17 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Covered(kit.Options):
+    """The block ``scope`` of a release, with keys of :class:`dpspec.contract.Scope`."""
+
+    data: str = "all"
+    min_records: int = 0
+    access: str = "all-iterates"
+    adversary: str = "gradient"
+    neighbours: str = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Release(kit.Options):
     """One entry of ``releases``; keys of other kinds have no meaning."""
 
@@ -43,6 +54,7 @@ class Release(kit.Options):
     answers: int = 2
     rho: float = 0.0
     mu: float = 0.0
+    scope: Covered = Covered()
 
     @property
     def is_sampled(self) -> bool:
