@@ -124,7 +124,7 @@ def entry_of(
     bound = _guarantee(audit, delta, claimed, file)
     releases = _steps(audit, catalog)
     states_scope = audit.document["mechanism"]["kind"] == KIND  # of each release
-    if not releases or not _agrees(releases, bound, catalog):
+    if not releases or not _agrees(releases, bound, audit.facts.records, catalog):
         delta_of_bound = {"delta": float(bound.at["delta"])} if bound.at["delta"] else {}
         releases = ({"kind": "approx-dp", "epsilon": max(bound.value, _LEAST_EPSILON), **delta_of_bound},)
         states_scope = False
@@ -263,7 +263,7 @@ def _gaussian(noise_multiplier: float, rate: float, steps: int) -> dict[str, Jso
     return {"kind": "gaussian", "sigma": noise_multiplier, **sampled, "times": steps}
 
 
-def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, catalog: Catalog) -> bool:
+def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, records: int, catalog: Catalog) -> bool:
     """Whether the composition of ``releases`` has the bound that the result certifies, up to the widths of searches.
 
     This is a second line of defense, against an edited or an older result: it cannot notice a small charge to delta.
@@ -272,7 +272,7 @@ def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, catalog: Cat
     if not 0.0 <= delta < 1.0:
         return False
     document = new_ledger(
-        name="entry", records=None, scope=Scope(adjacency=bound.scope.adjacency), epsilon=1.0, delta=delta
+        name="entry", records=records, scope=Scope(adjacency=bound.scope.adjacency), epsilon=1.0, delta=delta
     )
     if delta == 0.0:
         document["claims"] = [{"id": BUDGET, "kind": "pure-dp", "epsilon": 1.0}]

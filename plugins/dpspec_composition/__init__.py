@@ -152,7 +152,7 @@ COMPOSITION = dps.Mechanism(
 
 class CompositionAudit(dps.Audit):
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        return refusals(spec)
+        return refusals(spec, facts.records)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         from dpspec_composition.bounds import outcomes
