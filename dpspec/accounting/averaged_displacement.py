@@ -222,11 +222,11 @@ class Averaged:
             value = np.zeros_like(threshold)
             for scale, weight in zip((1.0 + errors).tolist(), weights.tolist(), strict=True):
                 rise, fall = scale * gain + regained_here, scale * offset + lost_before
-                start = (np.log(np.maximum(fall, SMALLEST) / rise) - middle) / spread
+                start = (np.log(np.maximum(fall, SMALLEST)) - np.log(rise) - middle) / spread
                 before = rise * (growth * ndtr(spread - start) - grown) - fall * (ndtr(-start) - beyond_threshold)
                 rise_beyond, fall_beyond = scale * self.gain, scale * offset_beyond + lost
                 beyond = rise_beyond * grown - fall_beyond * beyond_threshold
-                later = (np.log(np.maximum(fall_beyond, SMALLEST) / rise_beyond) - middle) / spread
+                later = (np.log(np.maximum(fall_beyond, SMALLEST)) - math.log(rise_beyond) - middle) / spread
                 is_later = later > threshold
                 if np.any(is_later):
                     z = later[is_later]

@@ -458,6 +458,8 @@ class Cumulants:
             assert log_power is not None
             return log_power - point.log_delta - math.log1p(point.tilt)
 
+        if initial_tilt is not None and not math.exp(_TILTS[0]) <= initial_tilt <= math.exp(_TILTS[1]):
+            initial_tilt = None
         low, high = (
             (math.log(initial_tilt) - _CLOSE, math.log(initial_tilt) + _CLOSE) if initial_tilt is not None else _TILTS
         )

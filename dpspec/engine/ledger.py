@@ -43,6 +43,9 @@ Evidence: TypeAlias = Literal["recorded", "run", "declared"]
 #: A guarantee is entered at a delta of at most this share of the budget's, so that ten guarantees fit.
 _SHARE = 0.1
 
+#: The smallest epsilon of a guarantee in a composition.
+_LEAST_EPSILON = 1e-15
+
 #: Steps are entered if their epsilon agrees with the result's: below it by at most the widths of two searches.
 _BELOW, _ABOVE = 2e-3, 1e-2
 
@@ -120,9 +123,13 @@ def entry_of(
     _require_standing(audit, evidence, file)
     bound = _guarantee(audit, delta, claimed, file)
     releases = _steps(audit, catalog)
-    if not releases or not _agrees(releases, bound, catalog):
-        declared = {"kind": "approx-dp", "epsilon": bound.value, "delta": float(bound.at["delta"])}
-        releases = ({key: value for key, value in declared.items() if value},)
+    states_scope = audit.document["mechanism"]["kind"] == KIND  # of each release
+    if not releases or not _agrees(releases, bound, audit.facts.records, catalog):
+        delta_of_bound = {"delta": float(bound.at["delta"])} if bound.at["delta"] else {}
+        releases = ({"kind": "approx-dp", "epsilon": max(bound.value, _LEAST_EPSILON), **delta_of_bound},)
+        states_scope = False
+    if not states_scope and (covered := _covered(bound.scope)):
+        releases = tuple({**release, "scope": covered} for release in releases)
     origin = recording.origin if recording is not None else None
     return Entry(
         name=audit.name,
@@ -140,6 +147,16 @@ def entry_of(
             *(rule.name for rule in accepted_cautions(audit)),
         ),
     )
+
+
+def _covered(scope: Scope) -> dict[str, Json]:
+    """The parts of a guarantee's scope that are narrower than the default one: the composition covers no more."""
+    values = {name: getattr(scope, name) for name in ("data", "min_records", "access", "adversary", "neighbours")}
+    return {
+        name: value
+        for name, value in values.items()
+        if not covers(replace(DEFAULT_SCOPE, **{name: value}), DEFAULT_SCOPE)
+    }
 
 
 def _require_standing(audit: AuditResult, evidence: Evidence, file: str) -> None:
@@ -252,7 +269,7 @@ def _gaussian(noise_multiplier: float, rate: float, steps: int) -> dict[str, Jso
     return {"kind": "gaussian", "sigma": noise_multiplier, **sampled, "times": steps}
 
 
-def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, catalog: Catalog) -> bool:
+def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, records: int, catalog: Catalog) -> bool:
     """Whether the composition of ``releases`` has the bound that the result certifies, up to the widths of searches.
 
     This is a second line of defense, against an edited or an older result: it cannot notice a small charge to delta.
@@ -261,7 +278,7 @@ def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, catalog: Cat
     if not 0.0 <= delta < 1.0:
         return False
     document = new_ledger(
-        name="entry", records=None, scope=Scope(adjacency=bound.scope.adjacency), epsilon=1.0, delta=delta
+        name="entry", records=records, scope=Scope(adjacency=bound.scope.adjacency), epsilon=1.0, delta=delta
     )
     if delta == 0.0:
         document["claims"] = [{"id": BUDGET, "kind": "pure-dp", "epsilon": 1.0}]

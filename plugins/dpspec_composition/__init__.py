@@ -115,6 +115,15 @@ _RELEASE: dict[str, dps.Json] = {
             ),
             added=string("Date of the entry, in UTC."),
         ),
+        scope=kit.block(
+            "The datasets and adversaries that its guarantee covers, if fewer than all: the composition covers no "
+            "more. Written by `dpspec ledger add`.",
+            data=kit.choice("The datasets, of these the declared one with its neighbors only.", "this", "collection"),
+            min_records=kit.integer("Smallest number of records of both datasets.", least=1, most=10**12),
+            access=kit.choice("The access of the adversary.", "final-model"),
+            adversary=kit.choice("The strongest adversary.", "record", "none"),
+            neighbours=kit.choice("The pairs of neighboring datasets.", "same-missing-values"),
+        ),
         **_KEYS,
     ),
     "allOf": _CONDITIONS,
@@ -143,7 +152,7 @@ COMPOSITION = dps.Mechanism(
 
 class CompositionAudit(dps.Audit):
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
-        return refusals(spec)
+        return refusals(spec, facts.records)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         from dpspec_composition.bounds import outcomes

@@ -43,7 +43,8 @@ def outcomes(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
         context.progress(done, len(sizes), "accounting")
         composition = Composition(releases, size)
         for quantity, arguments, interval in _intervals(spec, composition, size):
-            yield from _findings(spec, releases, quantity, {**arguments, "group_size": size}, interval)
+            located = {**arguments, "group_size": size}
+            yield from _findings(spec, releases, context.facts.records, quantity, located, interval)
         curve = composition.curve(kit.PROFILE_DELTAS)
         for adjacency in adjacencies(spec):
             points = zip(curve, kit.PROFILE_DELTAS, strict=True)
@@ -104,7 +105,12 @@ def _intervals(
 
 
 def _findings(
-    spec: dps.Spec, releases: Sequence[Release], quantity: str, arguments: dict[str, dps.Json], interval: Interval
+    spec: dps.Spec,
+    releases: Sequence[Release],
+    records: int,
+    quantity: str,
+    arguments: dict[str, dps.Json],
+    interval: Interval,
 ) -> Iterator[dps.Finding]:
     source = _RENYI if quantity == "rho" or "alpha" in arguments else SOURCE
     size = int(arguments["group_size"])
@@ -114,22 +120,46 @@ def _findings(
         upper = certified_upper(
             quantity, interval, at=arguments, scope=everywhere, source=source, assumptions=ASSUMPTIONS
         )
-        yield from (replace(upper, scope=scope) for scope in _scopes(everywhere, releases, size))
+        yield from (replace(upper, scope=scope) for scope in _scopes(everywhere, releases, size, records))
         source_below = f"{source}; the releases whose pair is known, alone"
         lower = certified_lower(upper, interval, source=source_below, min_records=max(0, fewest))
         if lower is not None:
             yield replace(lower, assumptions=(*lower.assumptions, ATTAINED))
 
 
-def _scopes(everywhere: dps.Scope, releases: Sequence[Release], size: int) -> Iterator[dps.Scope]:
-    """All datasets, or datasets of a minimum size and separately the declared one.
+def _scopes(everywhere: dps.Scope, releases: Sequence[Release], size: int, records: int) -> Iterator[dps.Scope]:
+    """All datasets, or datasets of a minimum size and separately the declared one, if every release covers them.
 
     A sample of fixed size has a larger rate in fewer records. A cap binds more often with more records, and with fewer
     ones it hides a member less: its bound is about the declared dataset.
     """
+    common = _common_scope(everywhere, releases, size)
+    if common is None:
+        return
     is_capped = any(release.max_batch for release in releases)
     fewest = max((release.records - size for release in releases if release.batch_size), default=0)
-    if not is_capped:
-        yield replace(everywhere, min_records=max(0, fewest))
-    if is_capped or fewest > 0:
-        yield replace(everywhere, data="this")
+    narrowed = is_capped or fewest > 0 or common.min_records > 0
+    if not is_capped and common.data != "this":
+        yield replace(common, min_records=max(0, fewest, common.min_records))
+    if common.data == "this" or (common.data == "all" and narrowed and records - size >= common.min_records):
+        yield replace(common, data="this", min_records=0)
+
+
+def _common_scope(everywhere: dps.Scope, releases: Sequence[Release], size: int) -> dps.Scope | None:
+    """The datasets and adversaries that the declared guarantees of all releases cover; None without common ones.
+
+    Groups change one record after another. A guarantee for this dataset, or for a collection, does not cover the
+    datasets between, whose neighbors are others.
+    """
+    scopes = [release.scope for release in releases]
+    data = {scope.data for scope in scopes} - {"all"}
+    if len(data) > 1 or (data and size > 1):
+        return None
+    return replace(
+        everywhere,
+        data=next(iter(data), "all"),
+        min_records=max(scope.min_records for scope in scopes),
+        access=min((scope.access for scope in scopes), key=("final-model", "all-iterates").index),
+        adversary=min((scope.adversary for scope in scopes), key=("none", "record", "gradient").index),
+        neighbours=next((scope.neighbours for scope in scopes if scope.neighbours != "all"), "all"),
+    )

@@ -23,6 +23,17 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Covered(kit.Options):
+    """The block ``scope`` of a release, with keys of :class:`dpspec.contract.Scope`."""
+
+    data: str = "all"
+    min_records: int = 0
+    access: str = "all-iterates"
+    adversary: str = "gradient"
+    neighbours: str = "all"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Release(kit.Options):
     """One entry of ``releases``; keys of other kinds have no meaning."""
 
@@ -43,6 +54,7 @@ class Release(kit.Options):
     answers: int = 2
     rho: float = 0.0
     mu: float = 0.0
+    scope: Covered = Covered()
 
     @property
     def is_sampled(self) -> bool:
@@ -62,7 +74,8 @@ def adjacencies(spec: dps.Spec) -> list[str]:
     return sorted({spec.threat_model.adjacency, *(claim.adjacency for claim in spec.claims)})
 
 
-def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
+def refusals(spec: dps.Spec, records: int) -> Iterator[dps.Diagnostic]:
+    """Specs that no bound covers, for data of ``records``."""
     if spec.audit is not None:
         yield kit.unsupported("a composition has bounds only: it attacks nothing", ("audit",), "leave audit out")
     relations, largest = adjacencies(spec), group_sizes(spec)[-1]
@@ -75,6 +88,10 @@ def refusals(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
         if release.batch_size and "zero-out" in relations:
             message = "a sample of fixed size is covered for added and removed records, not for null records"
             yield kit.unsupported(message, (*release_path, "batch_size"), "set threat_model.adjacency: add-remove")
+        if release.records > records:  # a bound for more records would be smaller than the one for these
+            message = f"records must be at most the {records} records of the data, got {release.records}"
+            advice = "a sample is drawn from the data, or from a part: correct records, or data.records"
+            yield kit.bad_value(message, (*release_path, "records"), advice)
         if release.max_batch:
             yield from _capped_refusals(spec, release, largest, release_path)
         elif release.batch_size or release.records:

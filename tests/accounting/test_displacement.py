@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 
 import mpmath
 import numpy as np
@@ -206,3 +207,10 @@ def test_a_cap_that_binds_in_half_of_the_steps_costs_less_than_by_theorem_4a() -
 )
 def test_steps_out_of_range_have_no_pair(step: TruncatedPoisson) -> None:
     assert displacement_pair(step) is None
+
+
+def test_large_gains_underflow_silently() -> None:
+    """The smallest double divided by more than 2 is 0, whose logarithm was a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert displacement_pair(TruncatedPoisson(1, 0.9, 8, 10, 2.4509915242033093, 10)) is not None

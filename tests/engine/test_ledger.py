@@ -132,7 +132,7 @@ def test_other_mechanisms_are_entered_as_a_guarantee():
     with pytest.raises(LedgerError, match=r"at least 99: set threat_model\.min_records"):
         entry_of(audit, "declared", "a.yaml", 1e-3, load_catalog())
     (guarantee,) = entry_of(audit, "declared", "a.yaml", 1e-3, load_catalog(), Scope(min_records=99)).releases
-    assert set(guarantee) == {"kind", "epsilon", "delta"}
+    assert set(guarantee) == {"kind", "epsilon", "delta", "scope"}
     assert guarantee["delta"] <= 1e-4
     certified = [
         f.value
@@ -140,6 +140,67 @@ def test_other_mechanisms_are_entered_as_a_guarantee():
         if (f.quantity, f.bound, f.at.get("delta")) == ("epsilon", "upper", guarantee["delta"])
     ]
     assert guarantee["epsilon"] == min(certified)
+
+
+def test_a_composition_covers_no_more_than_its_guarantees():
+    """One record of 100 is drawn. Of 100 records, of which fair coins keep half, an attacker is right about 50.8.
+
+    Measured with orthogonal gradients: 50.77, with a standard error of 0.02. A bound for all datasets would allow 50.6.
+    """
+    from dpspec.reporters.risk import rates
+
+    sampled = {"kind": "group", "noise_multiplier": 0.42, "clip_norm": 1, "steps": 1}
+    audit = audited(
+        {**sampled, "sampling": {"scheme": "fixed", "batch_size": 1}},
+        claims=[{"kind": "approx-dp", "epsilon": 1, "delta": 0.00983, "min_records": 99}],
+    )
+    audit = dataclasses.replace(audit, document={**audit.document, "claims": ()})  # delta 1 / records is a caution
+    entered = entry_of(audit, "declared", "a.yaml", 0.0983, load_catalog(), Scope(min_records=99))
+    assert entered.releases[0] == {
+        "kind": "approx-dp",
+        "epsilon": 1e-15,  # 0 is not a guarantee's
+        "delta": 0.00983,
+        "scope": {"min_records": 99},
+    }
+    document = new_ledger(name="ledger", records=100, scope=Scope(min_records=99), epsilon=1.0, delta=0.0983)
+    (composed,) = judge(ledgers.with_entries(document, [entered], DAY), load_catalog()).audits
+    assert composed.verdicts[0].verdict == "proved"
+    assert {(rate.bound_scope.data, rate.bound_scope.min_records) for rate in rates(composed)} == {
+        ("all", 99),
+        ("this", 0),
+    }
+    assert not any(rate.of_many() for rate in rates(composed))
+
+
+@pytest.mark.parametrize(
+    ("scopes", "claim", "verdict"),
+    [
+        ([{}, {"min_records": 99}], {"min_records": 99}, "proved"),
+        ([{}, {"min_records": 99}], {}, "supported"),
+        ([{}, {"min_records": 99}], {"over": "this"}, "proved"),
+        ([{"min_records": 100}], {"over": "this"}, "open"),  # a neighbor has 99
+        ([{}, {"data": "this"}], {}, "supported"),
+        ([{}, {"data": "this"}], {"over": "this"}, "proved"),
+        ([{"data": "this"}], {"over": "this", "group_size": 2}, "open"),  # two records leave one after another
+        ([{"min_records": 98}], {"min_records": 98, "group_size": 2}, "proved"),
+        ([{"data": "this"}, {"data": "collection"}], {"over": "this"}, "open"),
+        ([{}, {"access": "final-model"}], {}, "open"),
+        ([{}, {"access": "final-model"}], {"access": "final-model"}, "proved"),
+        ([{"adversary": "record"}], {}, "open"),
+        ([{"neighbours": "same-missing-values"}], {}, "open"),
+        ([{"neighbours": "same-missing-values"}], {"neighbours": "same-missing-values"}, "proved"),
+    ],
+)
+def test_the_scope_of_a_composition_is_the_common_one(scopes, claim, verdict):
+    mechanism = {
+        "kind": "composition",
+        "releases": [
+            {"kind": "approx-dp", "epsilon": 0.5, "delta": 1e-8, **({"scope": s} if s else {})} for s in scopes
+        ],
+    }
+    claims = [{"id": "all", "kind": "approx-dp", "epsilon": 9.0, "delta": 1e-5, **claim}]
+    audit = audited(mechanism, claims=claims, threat_model={"adjacency": "add-remove", "group_size": [1, 2]})
+    assert audit.verdicts[0].verdict == verdict
 
 
 def test_steps_with_a_larger_bound_than_their_noise_are_a_guarantee():

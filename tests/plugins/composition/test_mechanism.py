@@ -74,6 +74,8 @@ def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
             "batch_size must be at most the 9 records, got 10",
         ),
         ("{kind: gaussian, sigma: 1, batch_size: 2, records: 9, rate: 0.1}", "", "belongs to Poisson samples"),
+        ("{kind: gaussian, sigma: 1, batch_size: 2, records: 18}", "", "at most the 9 records of the data, got 18"),
+        ("{kind: gaussian, sigma: 1, rate: 0.1, max_batch: 2, records: 10}", "", "at most the 9 records of the data"),
         (
             "{kind: gaussian, sigma: 1, batch_size: 2, records: 9}",
             "threat_model: {adjacency: zero-out}",

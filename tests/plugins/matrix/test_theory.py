@@ -301,3 +301,9 @@ def test_noise_that_cancels_a_share_of_the_noise_before_is_a_buffer(cancelled: f
 def test_half_of_the_noise_before_is_the_inverse_square_root_of_two_bands() -> None:
     half, two = options("buffers", weights=(0.5,), decays=(0.5,)), options("inverse-square-root", bands=2)
     assert np.allclose(encoder_of(half, 9).matrix(), encoder_of(two, 9).matrix(), rtol=1e-14)
+
+
+def test_noise_of_a_million_columns_at_the_smallest_delta() -> None:
+    """Nearly certain draws of two columns: a Gaussian of mu = sqrt(5) / 1e6. The search began at a tilt of 0."""
+    (epsilon,) = epsilons(schedule(options("tree"), 2, 1e6, scheme="cyclic-poisson", rate=1.0 - 1e-9), 1, [1e-300])
+    assert epsilon.lower <= math.sqrt(5.0) * 1e-6 * 36.5963 <= epsilon.upper
