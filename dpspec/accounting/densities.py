@@ -90,7 +90,7 @@ def _from_ratios(ratios: Floats, log_zero: float) -> Floats:
 def _running(values: Floats) -> Floats:
     """Cumulative sums that carry the rounding error of each addition (Neumaier), (n,) for (n,).
 
-    Beyond ``_NEVER``, weights are too small for their errors to matter, and a million of them take seconds.
+    Beyond ``_NEVER``, weights are too small for their errors to matter, and a million additions take seconds.
     """
     total = carry = 0.0
     sums: list[float] = []
@@ -244,9 +244,9 @@ class LogRatio:
         top = float(self.shifts[-1])
         start, end = float(ndtri_exp(log_far)), top - float(ndtri_exp(log_edge))
         visible = self.log_weights > min(log_edge, log_far) - math.log(len(self.shifts)) + _NEGLIGIBLE
-        seen = LogRatio(self.shifts[visible], self.log_weights[visible])
-        low, _ = crossing(lambda z: log_far - seen.log_tail(z, upper=False), start, top, within=1e-3)
-        high, _ = crossing(lambda z: seen.log_tail(z, upper=True) - log_edge, -10.0, end + 1.0, within=1e-3)
+        heaviest = LogRatio(self.shifts[visible], self.log_weights[visible])
+        low, _ = crossing(lambda z: log_far - heaviest.log_tail(z, upper=False), start, top, within=1e-3)
+        high, _ = crossing(lambda z: heaviest.log_tail(z, upper=True) - log_edge, -10.0, end + 1.0, within=1e-3)
         return low, high
 
     def with_first(self, z: Floats) -> tuple[Floats, Floats]:
