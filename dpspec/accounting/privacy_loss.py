@@ -467,7 +467,7 @@ def solve(
     for item, (i, largest) in zip(items, enough.items(), strict=True):
         item.enough, item.width = largest, widths[i]
         settled = item.question.kind in TESTS and (item.is_within(item.width) or item.saddle.tilt < _FLATTEST)
-        if not (item.is_needless or item.answer.width == 0.0 or settled):
+        if not (item.is_needless or item.is_undecided or item.answer.width == 0.0 or settled):
             pending.append(item)
     groups = [GridRefinement(phases, sides, shared, merged) for shared in _neighbours(pending, wide=True)]
     for group in groups:
@@ -563,6 +563,7 @@ def _open_epsilons(
             if infinite.upper > 0.0 and value <= math.log(infinite.upper) + rounding:
                 surely = value < log_or_minus_infinity(infinite.lower) - rounding
                 item.answer, item.saddle = Interval(math.inf if surely else 0.0, math.inf), cumulants.find(epsilon=0.0)
+                item.is_undecided = not surely
             elif saddle.epsilon <= _NEAR_ZERO * saddle.spread:
                 # A large delta, where epsilon is 0 or little more: delta at 0 decides.
                 at_zero = at_zero or _delta_at_zero(tuple(phases))

@@ -22,6 +22,7 @@ from dpspec.accounting import (
     UnevenAllocation,
     approximate_dp,
     gaussian,
+    privacy_loss,
     refinement,
 )
 from dpspec.accounting.grid import Pair
@@ -230,6 +231,17 @@ def test_both_directions_of_gaussian_mixtures_are_the_first(phases: tuple[tuple[
         present, absent, both = (PrivacyLoss(phases, side).epsilon(delta, width=1e-3) for side in _SIDES)
         assert absent.lower <= present.upper
         assert (both.lower, both.upper) == (present.lower, present.upper)
+
+
+def test_an_epsilon_at_the_probability_of_infinite_losses_needs_no_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No grid decides whether it is finite. Each such epsilon of a ledger took 3 s."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a grid")
+
+    monkeypatch.setattr(privacy_loss, "GridRefinement", refuse)
+    phases = ((approximate_dp(0.9, 1e-6), 1), (Mixture.fixed(1, 950, 50, 3.0), 20))
+    assert PrivacyLoss(phases).epsilon(1e-6).upper == math.inf
 
 
 # --- Far below the place for which a composition is tilted nothing is said that its error does not allow.
