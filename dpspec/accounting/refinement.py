@@ -120,8 +120,8 @@ class PendingAnswer:
     """A question, the estimated place of its answer, and the interval that certainly contains it.
 
     ``log_delta`` is ln of the contribution of finite losses to the delta in question. An answer certainly no larger
-    than ``enough`` is not narrowed further, and others to a relative ``width``. An answer ``is_undecided`` if delta is the
-    probability of infinite losses up to rounding: no grid decides whether epsilon is finite.
+    than ``enough`` is not narrowed further, and others to a relative ``width``. An answer ``is_undecided`` if delta is
+    the probability of infinite losses up to rounding: no grid decides whether epsilon is finite.
     """
 
     question: Question

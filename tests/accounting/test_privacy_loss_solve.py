@@ -240,7 +240,7 @@ def test_an_epsilon_at_the_probability_of_infinite_losses_needs_no_grid(monkeypa
         raise AssertionError("a grid")
 
     monkeypatch.setattr(privacy_loss, "GridRefinement", refuse)
-    phases = ((approximate_dp(0.9, 1e-6), 1), (Mixture.fixed(1, 950, 50, 3.0), 20))
+    phases = ((approximate_dp(0.9, 1e-6).above(), 1), (Mixture.fixed(1, 950, 50, 3.0), 20))
     assert PrivacyLoss(phases).epsilon(1e-6).upper == math.inf
 
 
