@@ -90,7 +90,7 @@ def real_numbers(audit: AuditResult) -> str:
     noise = executed_noise(audit)
     deltas = [claim.get("delta") for claim in audit.document.get("claims", ())]
     if audit.recording is not None and not deltas:  # the number without a claim is at the mechanism's delta
-        deltas = [audit.document["mechanism"].get("delta")]
+        deltas = [audit.document.get("mechanism", {}).get("delta")]
     if noise is None or not any(isinstance(delta, int | float) and delta < noise.revealed for delta in deltas):
         return ""
     floor = decimals.lower(noise.revealed, digits=2)

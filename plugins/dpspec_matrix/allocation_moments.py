@@ -21,8 +21,15 @@ from scipy.special import ndtr, ndtri
 
 from dpspec.accounting import Floats, crossing
 
-#: Largest order of a moment, of multiplications for all epochs at one order, and of numbers of matrix products.
-_LARGEST_ORDER, _PRODUCTS, _CALLS = 6, 5e9, 20_000
+#: Orders of moments, and numbers of copies per group; an order that is its group is exact.
+_ORDERS = (
+    *((order, order) for order in range(2, 7)),
+    *((order, 4) for order in (8, 12, 16)),
+    *((order, 3) for order in (6, 9, 12, 18, 24, 36, 48, 72, 96)),
+)
+
+#: Largest number of multiplications for all epochs at one order, and of matrix products.
+_PRODUCTS, _CALLS = 5e9, 20_000
 
 #: Largest number of multiplications of the singular values of all pairs of epochs.
 _DECOMPOSED = 3e9
@@ -121,15 +128,16 @@ class AllocationMoments:
             common, remainder = np.zeros((epochs, epochs)), kernel
         constant, linear, squares = _separated(remainder, epochs)
         squares = squares + 2.0 * slack * np.eye(epoch_steps)
-        logs = {}
-        for order in range(2, _LARGEST_ORDER + 1):
-            if epochs * float(epoch_steps) ** order > _PRODUCTS or epochs * float(epoch_steps) ** (order - 3) > _CALLS:
-                break
+        logs: dict[int, float] = {}
+        for order, group in _ORDERS:
+            if epochs * float(epoch_steps) ** group > _PRODUCTS or epochs * float(epoch_steps) ** (group - 3) > _CALLS:
+                continue
             pairs = order * (order - 1) / 2.0
-            terms = [_log_moment(*part, order) for part in zip(squares, linear, strict=True)]
+            terms = [_log_moment(*part, order, group) for part in zip(squares, linear, strict=True)]
             scale = pairs * (abs(constant) + float(np.abs(squares).max(axis=(1, 2)).sum()))
             scale += order * (order - 1) * float(np.abs(linear).max(axis=1).sum())
-            logs[order] = max(0.0, math.fsum((pairs * constant, *terms))) + _LOGARITHM * (1.0 + scale)
+            moment = max(0.0, math.fsum((pairs * constant, *terms))) + _LOGARITHM * (1.0 + scale)
+            logs[order] = min(moment, logs.get(order, math.inf))
         return float(common.sum()) * (1.0 + 1e-12), logs
 
 
@@ -163,14 +171,19 @@ def _separated(kernel: Floats, epochs: int) -> tuple[float, Floats, Floats]:
     return float(means.sum()), rows.sum(axis=1) - means.sum(axis=1)[:, None], squares
 
 
-def _log_moment(square: Floats, linear: Floats, order: int) -> float:
-    """ln E exp(sum_i (order - 1) linear(s_i) + sum_(i < j) square(s_i, s_j)) over ``order`` uniform places s_i."""
-    exponents = (order - 1.0) * linear
-    top, largest = float(exponents.max()), float(square.max())
-    total = _sum_over_places(np.exp(square - largest), np.exp(exponents - top), order)
+def _log_moment(square: Floats, linear: Floats, order: int, group: int) -> float:
+    """An upper bound of ln E exp(sum_i (order - 1) linear(s_i) + sum_(i < j) square(s_i, s_j)).
+
+    The mean is over ``order`` uniform places s_i, and exact if ``group`` is the order. The sum over pairs is a mean over partitions into groups of ``group``
+    places, of the pairs within groups times (order - 1) / (group - 1), and exp is convex.
+    """
+    exponents, pairs = (order - 1.0) * linear, (order - 1.0) / (group - 1.0) * square
+    top, largest = float(exponents.max()), float(pairs.max())
+    total = _sum_over_places(np.exp(pairs - largest), np.exp(exponents - top), group)
     if total < 1e-200:  # underflow may have lost terms
         return math.inf
-    return math.log(total) + order * (top - math.log(len(linear))) + order * (order - 1) / 2.0 * largest
+    log_mean = math.log(total) + group * (top - math.log(len(linear))) + group * (group - 1) / 2.0 * largest
+    return order / group * log_mean
 
 
 def _sum_over_places(affinities: Floats, weights: Floats, order: int) -> float:
