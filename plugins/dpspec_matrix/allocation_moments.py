@@ -174,8 +174,9 @@ def _separated(kernel: Floats, epochs: int) -> tuple[float, Floats, Floats]:
 def _log_moment(square: Floats, linear: Floats, order: int, group: int) -> float:
     """An upper bound of ln E exp(sum_i (order - 1) linear(s_i) + sum_(i < j) square(s_i, s_j)).
 
-    The mean is over ``order`` uniform places s_i, and exact if ``group`` is the order. The sum over pairs is a mean over partitions into groups of ``group``
-    places, of the pairs within groups times (order - 1) / (group - 1), and exp is convex.
+    The mean is over ``order`` uniform places s_i; it is exact if ``group`` is the order. The sum over pairs is a mean
+    over partitions into groups of ``group`` places, of the pairs within groups times (order - 1) / (group - 1), and exp
+    is convex.
     """
     exponents, pairs = (order - 1.0) * linear, (order - 1.0) / (group - 1.0) * square
     top, largest = float(exponents.max()), float(pairs.max())
