@@ -558,7 +558,7 @@ class Pair(ABC):
         has_smallest_width: whether outcomes are merged before any grid, so that finer grids stop narrowing intervals.
         is_symmetric: whether an exchange of the two distributions leaves the privacy loss unchanged.
         is_gaussian_mixture: whether outputs are N(0, I) without the record, and N(c, I) with it, for a random vector c
-            of any distribution, independent of other steps.
+            of any distribution, independent of the noise and of other steps.
     """
 
     key: Hashable

@@ -373,12 +373,13 @@ def _worse_of_both(
     very wide, the other direction may still have the larger lower end.
     """
     first = _cached_answers(replace(loss, direction="present-first"), questions, widths, None)
-    is_mixture = all(pair.is_gaussian_mixture for pair, _ in loss.phases)
     is_from_zero = all(question.kind == "epsilon" or question.value >= 0.0 for question in questions)
-    if is_mixture and is_from_zero and all(answer.relative_width <= _VERY_WIDE for answer in first):
+    is_first_worse = is_from_zero and all(pair.is_gaussian_mixture for pair, _ in loss.phases)
+    if is_first_worse and all(answer.relative_width <= _VERY_WIDE for answer in first):
         return first
     second = _cached_answers(replace(loss, direction="absent-first"), questions, widths, first)
-    return tuple(map(Interval.worse, first, second))
+    answers = map(Interval.worse, first, second)
+    return tuple(map(Interval.within, answers, first) if is_first_worse else answers)
 
 
 def group_curve(

@@ -31,7 +31,7 @@ _ORDERS = (
 #: Largest number of multiplications for all epochs at one order, and of matrix products.
 _PRODUCTS, _CALLS = 5e9, 20_000
 
-#: Largest number of multiplications of the singular values of all pairs of epochs.
+#: Largest work for the singular values of all pairs of epochs: steps^2 times the steps of an epoch.
 _DECOMPOSED = 3e9
 
 #: Slack of the diagonal in units of the largest entry, for 1,000 steps: more than all rounding of matrices.
@@ -79,6 +79,8 @@ class AllocationMoments:
             total = float(masses @ self._excess(epsilon - losses)) + float(tails[-1])
             return math.log(total) + _SUM - log_delta
 
+        if margin(0.0) < 0.0:
+            return 0.0
         low, high = 0.0, 1.0
         while margin(high) >= 0.0:
             low, high = high, 2.0 * high
@@ -116,11 +118,14 @@ class AllocationMoments:
     def _parts(self) -> tuple[float, dict[int, float]]:
         size, epochs = len(self.kernel), self.epochs
         epoch_steps = size // epochs
-        if epochs > 1 and 10.0 * size * size * epoch_steps > 10.0 * _DECOMPOSED:
+        if epochs > 1 and float(size) * size * epoch_steps > _DECOMPOSED:
             return 0.0, {}
         slack = _SLACK * (1.0 + size / 1000.0) * float(self.kernel.max())
         kernel = self.kernel + slack * np.eye(size)
-        common = _common_release(kernel, epochs)
+        try:
+            common = _common_release(kernel, epochs)
+        except np.linalg.LinAlgError:  # not positive definite
+            return 0.0, {}
         remainder = kernel - np.kron(common, np.ones((epoch_steps, epoch_steps)))
         try:
             np.linalg.cholesky(remainder + slack * np.eye(size))

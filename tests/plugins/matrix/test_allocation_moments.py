@@ -163,6 +163,14 @@ def test_extreme_noise_has_a_finite_or_an_infinite_epsilon_but_no_error(scale: f
     assert AllocationMoments(columns.T @ columns, 2).epsilon(1e-300) == math.inf
 
 
+def test_little_change_at_a_large_delta_costs_nothing() -> None:
+    assert AllocationMoments(1e-10 * np.eye(4), 2).epsilon(1e-3) == 0.0
+
+
+def test_a_kernel_that_is_not_positive_has_no_bound() -> None:
+    assert AllocationMoments(np.array([[0.0, 1.0], [1.0, 0.0]]), 2).epsilon(1e-3) == math.inf
+
+
 @pytest.mark.ci
 def test_overlapping_places_have_smaller_bounds_than_one_of_few() -> None:
     """Theorem M4 has 9.2, 17.9 and 19.0."""
