@@ -423,6 +423,7 @@ def check_history(
     if adjacency not in ADJACENCIES:
         raise UsageError(f"--adjacency must be {', '.join(ADJACENCIES)}, got {adjacency!r}")
     declared = history if isinstance(history, History) else read_history(history, adjacency)
+    sampled_from = [int(release["records"]) for release in declared.releases if "records" in release]
     document: dict[str, Json] = {
         "dpspec": 1,
         "name": spec_name(Path(declared.file).stem) or "history",
@@ -432,7 +433,7 @@ def check_history(
             "releases": [dict(release) for release in declared.releases],
             "delta": delta,
         },
-        "data": {"kind": "declared", "records": 1},
+        "data": {"kind": "declared", "records": max(sampled_from, default=1)},
         "threat_model": {"adjacency": adjacency, "group_size": sorted(sizes)},
         "claims": claim.claims,
     }
