@@ -85,17 +85,14 @@ def render_github(result: Result, *, internal: bool = False) -> str:
             position = audit.places.get(entry.claim)
             location = {"file": audit.source} if audit.source else {}
             if position is not None:
-                location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
+                location = _annotated(position)
             title = f"{entry.subject}: {entry.label}"
             lines.append(workflow_command(entry.level, entry.text, title=title, **location))
     for regression in result.regressions or ():
         position = _regressed_position(result, regression)
-        location = {}
-        if position:
-            location = {"file": position["file"], "line": str(position["line"]), "col": str(position["column"])}
-        lines.append(
-            workflow_command("error", _regression(regression), title=f"{regression.audit}: regression", **location)
-        )
+        location = _annotated(position) if position else {}
+        title = f"{regression.audit}: regression"
+        lines.append(workflow_command("error", _regression(regression), title=title, **location))
     for spec in result.unjudged:
         location = {"file": spec.file, "line": str(spec.line)}
         lines.append(workflow_command("error", spec.message, title=f"{spec.file}: not judged", **location))
@@ -103,6 +100,11 @@ def render_github(result: Result, *, internal: bool = False) -> str:
     kind = "notice" if outcome.passed else "error"
     lines.append(workflow_command(kind, f"{outcome.tally} (exit code {outcome.exit_code:d})", title="dpspec"))
     return "\n".join(lines) + "\n"
+
+
+def _annotated(position: Mapping[str, Json]) -> dict[str, str]:
+    """The place in a file as properties of a workflow command."""
+    return {"file": str(position["file"]), "line": str(position["line"]), "col": str(position["column"])}
 
 
 def _regression(regression: Regression) -> str:
@@ -282,12 +284,8 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
     for change in result.regressions or ():
         beginning = {"file": sources.get(change.audit, "spec"), "line": 1, "column": 1}
         position = {**beginning, **_regressed_position(result, change)}
-        results.append(
-            sarif_result(
-                *("regression", list(texts), "error", _regression(change)),
-                *(str(position["file"]), int(position["line"]), int(position["column"])),
-            )
-        )
+        file, line, column = str(position["file"]), int(position["line"]), int(position["column"])
+        results.append(sarif_result("regression", list(texts), "error", _regression(change), file, line, column))
     results += [
         sarif_result("invalid-spec", list(texts), "error", spec.message, spec.file, spec.line, 1)
         for spec in result.unjudged
