@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 
 _SOURCE = "Denisov, McMahan, Rush, Smith and Thakurta 2022, Theorem 2.1; docs/explanation/proofs/matrix.md"
 
-_AMPLIFIED = "Choquette-Choo et al. 2023, Theorem 4; docs/explanation/proofs/matrix.md"
+#: Of schemes that draw steps.
+_AMPLIFIED = {
+    "cyclic-poisson": "Choquette-Choo et al. 2023, Theorem 4; docs/explanation/proofs/matrix.md, Theorems M3 and M7",
+    "random-allocation": "docs/explanation/proofs/matrix.md, Theorems M4 and M8",
+    "balls-in-bins": "docs/explanation/proofs/matrix.md, Theorems M4 and M8",
+}
 
 _ATTAINED = "gradients of the clip norm in the worst steps, along one direction or orthogonal, and 0 otherwise"
 
@@ -222,4 +227,4 @@ class Matrix(kit.AttackedMechanism):
         )
 
     def _source(self, schedule: Schedule) -> str:
-        return _SOURCE if schedule.participation.scheme in FIXED else _AMPLIFIED
+        return _AMPLIFIED.get(schedule.participation.scheme, _SOURCE)
