@@ -202,7 +202,7 @@ def explain(
     if not explanations:
         texts_by_word = dict(pairs)
         close = joined([quoted(word) for word in close_matches(what, list(texts_by_word), 3)], "or")
-        lists = ": `dpspec plugins` lists kinds, `dpspec rules` rules, docs/reference/spec.md keys"
+        lists = ": `dpspec plugins` lists kinds, `dpspec rules` rules, `dpspec schema` keys"
         suggestion = f"; did you mean {close}?" if close else lists
         raise UsageError(f"unknown code, key, kind or name in a report {quoted(what)}{suggestion}")
     emit("\n".join(map(_folded, "\n\n".join(explanations).split("\n"))))
