@@ -347,7 +347,8 @@ def _cached_answers(
     if len(sides) > 1 and questions[0].kind not in TESTS:
         return _worse_of_both(loss, questions, widths)
     single = SingleSteps(phases, sides)
-    if is_gaussian or any(_STEEPEST < pair.dominating_effect < math.inf for pair, _ in phases):
+    is_steep = is_gaussian or any(_STEEPEST < pair.dominating_effect < math.inf for pair, _ in phases)
+    if is_steep or single.are_beyond_grids:
         return tuple(single.answer(question) for question in questions)
     answers = [single.early_answer(question, width) for question, width in zip(questions, widths, strict=True)]
     unanswered = [i for i, answer in enumerate(answers) if answer is None]

@@ -28,6 +28,7 @@ from scipy.special import gammaln
 from dpspec.accounting import gaussian
 from dpspec.accounting.double_mixture import DoubleMixture
 from dpspec.accounting.grid import Pair
+from dpspec.accounting.large_groups import LargeDraws
 from dpspec.accounting.mixture import Mixture
 from dpspec.accounting.numerics import (
     EPS,
@@ -103,8 +104,14 @@ class SingleSteps:
             (pair, steps) for pair, steps in largest[:_LOWER] if self._exact(pair, 0.0, sides[0]) is not None
         ]
         self._draws = _Draws.of(*phases[0]) if len(phases) == 1 else None
+        self._large = LargeDraws.of(phases)
         self.log_upper = functools.cache(self._log_upper)
         self.log_lower = functools.cache(self._log_lower)
+
+    @property
+    def are_beyond_grids(self) -> bool:
+        """Whether no grid narrows these bounds present-first, the worse direction of Gaussian mixtures."""
+        return self._large is not None and self._large.is_beyond_grids and "present-first" in self._sides
 
     def _log_upper(self, epsilon: float) -> float:
         """ln of an upper bound of delta(``epsilon``)."""
@@ -116,6 +123,8 @@ class SingleSteps:
             bound = _log_any(deltas) + _ROUNDING
             if self._draws is not None:
                 bound = min(bound, self._draws.log_upper(epsilon))
+            if self._large is not None:
+                bound = min(bound, self._large.log_upper(epsilon))
             largest_loss, infinite = loss_extremes(self._phases, side)
             if infinite.upper == 0.0 and largest_loss < math.inf:  # every outcome keeps a share e^-largest_loss
                 hidden = epsilon - largest_loss  # of equal distributions delta is 1 - e^epsilon, or 0
@@ -132,6 +141,8 @@ class SingleSteps:
             for excess, log_power in self._tests(epsilon, side):
                 best = max(best, log_difference(log_power, excess))
             best = max(best, self._log_sum_test(epsilon, side))
+            if self._large is not None and side == "present-first":
+                best = max(best, self._large.log_lower(epsilon))
         return best
 
     def _log_sum_test(self, epsilon: float, side: Direction) -> float:
@@ -160,8 +171,9 @@ class SingleSteps:
             yield -beyond, log_power - _ROUNDING
         for share in _SHARES:  # whether all losses exceed this share of the largest one
             yield from self._test_all(epsilon, side, share)
-        if self._draws is not None and side == "present-first":
-            yield from self._draws.tests(epsilon)
+        for draws in (self._draws, self._large):
+            if draws is not None and side == "present-first":
+                yield from draws.tests(epsilon)
 
     def _test_all(self, epsilon: float, side: Direction, share: float) -> Iterator[tuple[float, float]]:
         """With delta_i(t) <= P[L_i > t] (1 - e^(t - largest loss)), and level <= e^-(sum of t) power."""
