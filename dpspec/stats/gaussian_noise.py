@@ -125,6 +125,25 @@ def shares(counts: Sequence[int], edge_error: float, tried: int, test: str) -> M
     return Measurement(test, declared, measured, p_value, detectable_shift if detectable_shift < 0.5 else None)
 
 
+def equal_extremes(equal: int, largest: float, numbers: float, rounding: float) -> float:
+    """The probability that the largest absolute value of normal ones occurs ``equal`` more times, up to rounding.
+
+    Given the largest value m, the others are independent values below m: each is above m - t with probability
+    (F(m) - F(m - t)) / F(m), where F(x) = 1 - 2 Q(x). Noise that is cut at c has several values of c.
+
+    Args:
+        equal: The number of further values.
+        largest: The largest absolute value, in standard deviations.
+        numbers: The number of values.
+        rounding: The largest rounding error of a value.
+    """
+    if equal < 1 or not largest > 0.0:
+        return 1.0
+    low, high = special.ndtr(-largest - rounding), special.ndtr(3.0 * rounding - largest)
+    share = min(1.0, 2.0 * float(high - low) / max(1e-300, float(special.erf((largest - rounding) / math.sqrt(2.0)))))
+    return float(special.bdtrc(equal - 1, max(equal, round(numbers) - 1), share))
+
+
 def extreme(largest: float, numbers: float, rounding: float, test: str) -> Measurement:
     """Test the largest absolute value of ``numbers`` independent normal values, two-sided.
 

@@ -186,6 +186,21 @@ def test_the_largest_value_has_uniform_p_values(numbers: int, rounding: float) -
         assert share >= 0.5 * level or rounding > 0.0
 
 
+def test_the_probability_of_equal_largest_values_is_at_most_uniform() -> None:
+    """Rounding of 0.02 makes equal values frequent."""
+    numbers, rounding = 500, 0.02
+    rows = np.abs(np.random.default_rng(8).normal(size=(2000, numbers)))
+    largest = rows.max(axis=1)
+    equal = (largest[:, None] - rows <= 2.0 * rounding).sum(axis=1) - 1
+    p_values = np.array(
+        [tested.equal_extremes(int(k), m, numbers, rounding) for k, m in zip(equal, largest, strict=True)]
+    )
+    assert all((p_values <= level).mean() <= level + 3.0 * math.sqrt(level / 2000) for level in (0.2, 0.05, 0.01))
+    assert (p_values < 0.2).any()
+    assert tested.equal_extremes(0, 3.0, 2520, 1e-6) == 1.0
+    assert tested.equal_extremes(2, 3.0, 2520, 1e-6) < 1e-8
+
+
 @pytest.mark.parametrize("numbers", [10**9, 10**10, 10**14])
 def test_torchs_float32_numbers_are_no_cut(numbers: int) -> None:
     """They end at 5.768: from two billion on normal numbers would be larger. A cut 2 % below is found."""

@@ -144,7 +144,7 @@ class CustomLoop(Adapter):
             )
             self._replays.summed(
                 tensors,
-                pending.indices,
+                pending.indices or [torch.from_numpy(member) for member in pending.members],
                 records,
                 math.nan if clip_norm is None else clip_norm,
                 dataset_records=self._header.records,

@@ -207,6 +207,10 @@ COARSE = Fault(
 #: The probability of the largest value below which a claim stays open, as of one honest recording in 40,000.
 _SUSPICIOUS = 5e-5
 
+#: The largest cut at which equal values are tested: torch's float32 numbers above it have few different lengths, and a
+#: lower one of many numbers is found by its size.
+_LARGEST_CUT = 4.5
+
 #: The widest grid, in standard deviations: rounding to it adds 0.1 % to the variance of noise.
 _WIDEST = 0.125
 
@@ -436,7 +440,7 @@ def untested_tails(facts: NoiseFacts | None) -> str:
 
 
 def why_noise_seems_cut(facts: NoiseFacts | None) -> str:
-    """The largest absolute value of few numbers, if it is suspiciously small; empty otherwise.
+    """The largest absolute value of few numbers, if it is suspiciously small or several steps have it; else empty.
 
     A cut at three standard deviations shows at level 1e-6 in 6,000 numbers, but breaks a claim at any number.
     """
@@ -445,6 +449,15 @@ def why_noise_seems_cut(facts: NoiseFacts | None) -> str:
         if measured is not None and measured.p_value < _SUSPICIOUS and measured.measured < measured.declared:
             shown = f"the {EXTREME.title}, {tested}, is {measured.measured:.4g} standard deviations"
             return f"{shown}, as if it was cut there (probability {measured.p_value:.1g} without a cut)"
+        extremes = statistics.extremes
+        if measured is None or _grid(statistics) or extremes.largest > _LARGEST_CUT:
+            continue
+        chance = gaussian_noise.equal_extremes(
+            int(extremes.equal), extremes.largest, extremes.numbers, extremes.rounding
+        )
+        if chance < _SUSPICIOUS:
+            shown = f"the {EXTREME.title} is {measured.measured:.4g} standard deviations at {extremes.equal + 1} steps"
+            return f"{shown}, as if it was cut there (probability {chance:.1g} without a cut)"
     return ""
 
 

@@ -7,6 +7,7 @@ The mistake: one record changes a count, and with it the gradients of all::
 Weights and priors that a function reads are among the short vectors of replayed steps.
 """
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -62,8 +63,13 @@ class ClassWeightsFromLabels(TrainingRule[ClassWeightFacts]):
         if setup.compiled:
             return
         weights = _weights(counts)
+        pause = contextlib.nullcontext if setup.replayer is None else setup.replayer.pauses.pause
 
         def observe(module: Any, args: Any) -> None:
+            with pause():  # a replayed step must not read the weights that this rule computes
+                compare(module)
+
+        def compare(module: Any) -> None:
             if type(module).__module__ != "torch.nn.modules.loss":
                 return
             weight, positive = getattr(module, "weight", None), getattr(module, "pos_weight", None)

@@ -234,16 +234,21 @@ def _read(dataset: Any, index: int, change: _Changes, before: Collection[int] = 
 
     before: the records that are read from the copy before.
     """
-    import numpy as np
-    import torch
-
     clone = copied(dataset, len(dataset), change)
     for earlier in before:
         clone[earlier]
+    return seeded_record(clone, index)
+
+
+def seeded_record(dataset: Any, index: int) -> Any:
+    """``dataset[index]``, with seeded generators, which :func:`restored_generators` restores."""
+    import numpy as np
+    import torch
+
     torch.default_generator.manual_seed(0)  # torch.manual_seed would seed devices too, whose noise is to stay secret
     np.random.seed(0)
     random.seed(0)
-    return clone[index]
+    return dataset[index]
 
 
 def copied(dataset: Any, count: int, change: _Changes, depth: int = 0) -> Any:

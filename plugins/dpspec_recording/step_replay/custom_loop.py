@@ -150,6 +150,7 @@ class ReplayedLoop:
         self._calls.start()
         if traced:
             self._trace = StepTrace(self._pauses)
+            self._trace.defers_indices = True
             self._trace.start()
 
     def end(self) -> None:
@@ -311,6 +312,10 @@ class ReplayedLoop:
             self.end()
             return
         trace.stop()
+        trace.defers_indices = False
+        for reason, indices in trace.read_indices:
+            if not trace.failure and not any(_are_equal(indices, reported) for reported in drawn):
+                trace.give_up(reason)
         self._note_private(trace, drawn)
         self._tried += 1
         start = time.monotonic()
@@ -346,7 +351,8 @@ class ReplayedLoop:
             raise AbstainError("the loop declares no clip norm")
         executed = trace.replay([], sums)
         trace.confirm(sums, executed)
-        batch = self._batch(trace, records) or _indices(trace, drawn, records)
+        batch = self._batch(trace, records)
+        batch = batch or self._drawn_rows(trace, drawn, records, dataset_records) or _indices(trace, drawn, records)
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
         self.numbers.note(trace.operations, batch)
@@ -421,6 +427,23 @@ class ReplayedLoop:
             of_dataset = [table[indices.to(table.device)] for table in self.read.tables.values()]
             self.other_rows.note(trace, sums, {*omitted, *map(id, drawn)}, of_dataset)
 
+    def _drawn_rows(
+        self, trace: StepTrace, drawn: Sequence[Tensor], records: int, dataset_records: int | None
+    ) -> list[Tensor]:
+        """Copies of the drawn rows of tensors with a row for each record, if the step picks rows one by one.
+
+        A replay replaces the rows in the tensors themselves, where the step reads them.
+        """
+        indices = _indices_of(drawn)
+        if not dataset_records or len(indices) != records or not bool((indices < dataset_records).all()):
+            return []
+        tables = [
+            tensor
+            for tensor in trace.tensors_before()
+            if tensor.dim() and len(tensor) == dataset_records and id(tensor) not in self._known
+        ]
+        return [trace.value_before(table)[indices.to(table.device)] for table in tables if not table.is_complex()]
+
     def _scaled_parameters(self, trace: StepTrace, scale: float) -> dict[int, Tensor]:
         """By address, the memory of the parameters with all numbers times ``scale``."""
         return {
@@ -464,7 +487,7 @@ class ReplayedLoop:
         dataset_records: int | None,
     ) -> HeldRecords:
         """The other places at which the step holds the records of its batch."""
-        indices = drawn[0].detach().reshape(-1).long() if len(drawn) == 1 else torch.zeros(0, dtype=torch.long)
+        indices = _indices_of(drawn)
         in_dataset = None
         if dataset_records and len(indices) == records and bool((indices < dataset_records).all()):
             in_dataset = DrawnRecords((), indices, dataset_records)
@@ -543,6 +566,15 @@ def _split(row: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
     """The tensors of these shapes in a row of all their coordinates."""
     rows = torch.split(row, [shape.numel() for shape in shapes])
     return [values.view(shape) for values, shape in zip(rows, shapes, strict=True)]
+
+
+def _indices_of(drawn: Sequence[Tensor]) -> Tensor:
+    """The reported indices (b,), if they are one tensor; empty otherwise."""
+    return drawn[0].detach().reshape(-1).long() if len(drawn) == 1 else torch.zeros(0, dtype=torch.long)
+
+
+def _are_equal(indices: Tensor, reported: Tensor) -> bool:
+    return torch.equal(indices.cpu(), reported.detach().reshape(-1).long().cpu())
 
 
 def _indices(trace: StepTrace, drawn: Sequence[Tensor], records: int) -> list[Tensor]:

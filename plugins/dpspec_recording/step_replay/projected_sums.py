@@ -1,14 +1,14 @@
-"""The clipped sum of a step before the loop clips it again as a whole.
+"""The clipped sum of a step before the loop clips it again, as a whole or each tensor by itself.
 
-A loop may shorten its sum u to a length of at most S before it adds noise::
+A loop may shorten its sum u, or each tensor of it, to a length of at most S before it adds noise::
 
     total = [t * (S / norm(total)).clamp(max=1.0) for t in total]
 
-This projection onto a ball moves no two sums apart, |P(u) - P(v)| <= |u - v|, so that the result has the sensitivity of
-u. It is not a sum of contributions of single records, as u is: replays measure u. They do so only if the operations
-after u read nothing but u and single numbers, and shorten vectors of all lengths as the projection does. A factor from
-other values of the batch, a sum that is scaled to one length, or a factor above 1 may move sums apart. A radius S in a
-tensor may come from records of earlier steps.
+This projection onto a ball, or onto a product of balls, moves no two sums apart, |P(u) - P(v)| <= |u - v|, so that the
+result has the sensitivity of u. It is not a sum of contributions of single records, as u is: replays measure u. They do
+so only if the operations after u read nothing but u and single numbers, and shorten vectors of all lengths as the
+projection does. A factor from other values of the batch, a sum that is scaled to one length, or a factor above 1 may
+move sums apart. A radius S in a tensor may come from records of earlier steps.
 """
 
 from __future__ import annotations
@@ -40,21 +40,23 @@ _ROUNDING = 1e-4
 
 
 class ProjectedSum:
-    """A sum that a step projects onto the ball of a radius.
+    """A sum that a step projects onto a ball, or each of its tensors onto one.
 
     Attributes:
         sources: The tensors of the sum before.
         trace: The operations until they have their values.
-        radius: The length to which longer sums are shortened.
+        radii: The length to which longer sums are shortened; of several balls one for each tensor.
         reads_tensors: Whether the projection reads numbers in other tensors, such as a radius.
     """
 
-    def __init__(self, sources: Sequence[Tensor], trace: StepTrace, radius: float, *, reads_tensors: bool) -> None:
-        self.sources, self.trace, self.radius, self.reads_tensors = list(sources), trace, radius, reads_tensors
+    def __init__(
+        self, sources: Sequence[Tensor], trace: StepTrace, radii: Sequence[float], *, reads_tensors: bool
+    ) -> None:
+        self.sources, self.trace, self.radii, self.reads_tensors = list(sources), trace, radii, reads_tensors
 
     def require(self, before: Tensor, after: Tensor) -> None:
         """Raise ``AbstainError`` unless a sum ``after`` is the projection of the sum ``before``, all coordinates."""
-        if not _is_projection(before, after, self.radius):
+        if not _is_projection(before, after, self.radii, _sizes(self.sources, len(self.radii))):
             raise AbstainError("the sum is scaled as a whole, by a factor that depends on more than the sum")
 
 
@@ -72,14 +74,26 @@ def projected_sum(trace: StepTrace, sums: Sequence[Tensor], clip_norm: float) ->
     sources = list({id(tensor): tensor for _, tensor in scaled}.values())
     if sum(map(Tensor.numel, sources)) != sum(map(Tensor.numel, sums)):  # the sum omits some coordinates
         return None
-    first, end = min(number for number, _ in scaled), len(trace.operations)
+    numbers = [number for number, _ in scaled]
+    for first in sorted({min(numbers), max(numbers)}):  # a loop may sum and shorten one tensor after the other
+        before = trace.part(trace.operations[:first], trace.before)
+        if all(map(before.produces, sources)) and (projected := _projection(trace, before, sources, sums, clip_norm)):
+            return projected
+    return None
+
+
+def _projection(
+    trace: StepTrace, before: StepTrace, sources: Sequence[Tensor], sums: Sequence[Tensor], clip_norm: float
+) -> ProjectedSum | None:
+    first, end = len(before.operations), len(trace.operations)
     projection = GradientMap(trace, sources, sums, end=end, sources_end=first, parameters=())
     if projection.draws or any(tensor.numel() != 1 for tensor in projection.inputs):
         return None
-    before = trace.part(trace.operations[:first], trace.before)
     executed = before.replay([], sources)
-    radius = _radius(projection, executed, clip_norm)
-    return None if radius is None else ProjectedSum(sources, before, radius, reads_tensors=bool(projection.inputs))
+    for balls in sorted({1, len(executed)}):
+        if radii := _radii(projection, executed, clip_norm, balls):
+            return ProjectedSum(sources, before, radii, reads_tensors=bool(projection.inputs))
+    return None
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
@@ -117,31 +131,53 @@ def _written(operation: Operation) -> set[int]:
     return (written | ({*operation.addresses} - arguments)) - {0}
 
 
-def _radius(projection: GradientMap, executed: Sequence[Tensor], clip_norm: float) -> float | None:
-    """The radius of the ball; None if the operations do not project onto one."""
+def _radii(projection: GradientMap, executed: Sequence[Tensor], clip_norm: float, balls: int) -> tuple[float, ...]:
+    """The radii of ``balls`` balls, of the whole sum or of each tensor; empty if the operations do not project so."""
+    sizes = _sizes(executed, balls)
     length = max(float(flat(executed).norm()), clip_norm)
-    directions = [[torch.randn_like(tensor) for tensor in executed] for _ in range(2)]
-    if float(flat(executed).norm()) > 0.0:
-        directions.append(list(executed))
+    directions = [flat([torch.randn_like(tensor) for tensor in executed]) for _ in range(2)]
+    if all(float(part.norm()) > 0.0 for part in torch.split(flat(executed), sizes)):
+        directions.append(flat(executed))
     try:
-        pairs = [_mapped(projection, direction, _LONG * length) for direction in directions]
-        radius = float(pairs[0][1].norm())
-        pairs += [_mapped(projection, direction, radius * c) for direction in directions for c in _LENGTHS]
+        pairs = [_mapped(projection, executed, direction, [_LONG * length] * balls, sizes) for direction in directions]
+        radii = tuple(float(part.norm()) for part in torch.split(pairs[0][1], sizes))
+        # tensors get different lengths: the factor of one must not depend on another
+        for number in range(len(_LENGTHS)):
+            factors = [_LENGTHS[(number + shift) % len(_LENGTHS)] for shift in range(balls)]
+            lengths = [radius * factor for radius, factor in zip(radii, factors, strict=True)]
+            pairs += [_mapped(projection, executed, direction, lengths, sizes) for direction in directions]
     except Exception:  # the operations cannot be repeated with these values
-        return None
+        return ()
     # operations that shorten no vector do not show a ball
-    is_ball = 0.0 < radius < 0.5 * _LONG * length
-    return radius if is_ball and all(_is_projection(*pair, radius) for pair in pairs) else None
+    are_balls = all(0.0 < radius < 0.5 * _LONG * length for radius in radii)
+    return radii if are_balls and all(_is_projection(*pair, radii, sizes) for pair in pairs) else ()
 
 
-def _mapped(projection: GradientMap, direction: Sequence[Tensor], length: float) -> tuple[Tensor, Tensor]:
-    """A vector with this direction and length, and its image."""
-    factor = length / float(flat(direction).norm())
-    vector = [tensor * factor for tensor in direction]
-    return flat(vector), flat(projection.apply(vector))
+def _sizes(tensors: Sequence[Tensor], balls: int) -> list[int]:
+    """The number of coordinates of each ball."""
+    sizes = [tensor.numel() for tensor in tensors]
+    return sizes if balls == len(sizes) else [sum(sizes)]
 
 
-def _is_projection(before: Tensor, after: Tensor, radius: float) -> bool:
+def _mapped(
+    projection: GradientMap, like: Sequence[Tensor], direction: Tensor, lengths: Sequence[float], sizes: list[int]
+) -> tuple[Tensor, Tensor]:
+    """A vector with this direction and length in each ball, and its image."""
+    vectors = torch.split(direction, sizes)
+    scaled = [vector * (length / float(vector.norm())) for vector, length in zip(vectors, lengths, strict=True)]
+    whole = torch.cat(scaled)
+    tensors = torch.split(whole, [tensor.numel() for tensor in like])
+    image = projection.apply(
+        [values.view(tensor.shape).to(tensor) for values, tensor in zip(tensors, like, strict=True)]
+    )
+    return whole, flat(image)
+
+
+def _is_projection(before: Tensor, after: Tensor, radii: Sequence[float], sizes: list[int]) -> bool:
+    return all(map(_is_shortened, torch.split(before, sizes), torch.split(after, sizes), radii))
+
+
+def _is_shortened(before: Tensor, after: Tensor, radius: float) -> bool:
     length = float(before.norm())
     expected = before * min(1.0, radius / length) if length > 0.0 else before
     return bool((after - expected).norm() <= _ROUNDING * min(length, radius))

@@ -117,6 +117,8 @@ class StepTrace(TorchDispatchMode):
         ignores_reads: Whether replays continue with the executed numbers where the script reads values in Python.
         limits_copies: Whether copies of overwritten memory count in :data:`MOST_BYTES`: an update overwrites all
             parameters and the optimizer's state.
+        defers_indices: Whether a copy of integers to Python, such as the drawn indices, leaves the trace complete: then
+            :attr:`read_indices` has the reason and the values, which the reported indices confirm.
         reads: The first such read, of a value that may depend on a record; else empty.
         exchanged: The operation that exchanged values with other processes, if a replay without it gives another sum.
         copied: The tensors whose values the script copied without an operation, with the number of operations before.
@@ -134,7 +136,8 @@ class StepTrace(TorchDispatchMode):
         self._storages: list[torch.UntypedStorage] = []
         #: By address, the content of memory from before the step into which the step writes.
         self.before: dict[int, Tensor] = {}
-        self.active = self.ignores_reads = self.limits_copies = False
+        self.active = self.ignores_reads = self.limits_copies = self.defers_indices = False
+        self.read_indices: list[tuple[str, Tensor]] = []
         self.reads = self.exchanged = self._collective = ""
         self.copied: list[tuple[int, Tensor]] = []
         self._reads = _UnseenReads(self._note_copy)
@@ -230,6 +233,8 @@ class StepTrace(TorchDispatchMode):
         self.copied.append((len(self.operations), tensor))
         if self.ignores_reads:
             self.reads = self.reads or reason
+        elif self.defers_indices and tensor.dtype is torch.int64 and tensor.dim() == 1:
+            self.read_indices.append((reason, tensor.detach()))
         else:
             self.give_up(reason)
 

@@ -22,11 +22,11 @@ def tensors_of(loader: Any) -> tuple[Any, ...] | None:
     import torch
     from torch.utils.data import ConcatDataset, TensorDataset
 
-    dataset, indices = _dataset_of(loader)
+    dataset, indices = dataset_of(loader)
     if type(dataset) is ConcatDataset:
         dataset = _joined(dataset.datasets)
     if isinstance(dataset, list | tuple) and dataset and len(dataset) <= _MOST_ROWS:
-        dataset = _stacked(dataset)
+        dataset = stacked(dataset)
     if not isinstance(dataset, TensorDataset) or not dataset.tensors:
         return None
     tensors = tuple(tensor.detach() for tensor in dataset.tensors)
@@ -41,7 +41,7 @@ def attributes_with_rows(loader: Any) -> list[Any]:
     """The tensors (n, ...) that a dataset of another class holds in its attributes, in the order of its indices."""
     import torch
 
-    dataset, indices = _dataset_of(loader)
+    dataset, indices = dataset_of(loader)
     if not hasattr(dataset, "__len__"):
         return []
     arrays = [value for value in getattr(dataset, "__dict__", {}).values() if _is_array(value)]
@@ -64,13 +64,13 @@ def drawn_rows(loader: Any, drawn: Any) -> tuple[tuple[Any, ...], Any, int] | No
     import torch
     from torch.utils.data import TensorDataset
 
-    dataset, subset = _dataset_of(loader)
+    dataset, subset = dataset_of(loader)
     indices = np.asarray(drawn if subset is None else subset[drawn], dtype=np.int64)
     if isinstance(dataset, TensorDataset):
         rows = [tensor.detach()[torch.as_tensor(indices, device=tensor.device)] for tensor in dataset.tensors]
     elif isinstance(dataset, list | tuple):
-        stacked = _stacked([dataset[index] for index in indices]) if len(indices) else None
-        rows = [] if stacked is None else list(stacked.tensors)
+        records = stacked([dataset[index] for index in indices]) if len(indices) else None
+        rows = [] if records is None else list(records.tensors)
     else:
         arrays = [value for value in getattr(dataset, "__dict__", {}).values() if _is_array(value) and value.ndim]
         rows = [torch.as_tensor(array[indices]).detach() for array in arrays if len(array) == len(dataset)]
@@ -118,7 +118,7 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "fiub")
 
 
-def _dataset_of(loader: Any) -> tuple[Any, Any]:
+def dataset_of(loader: Any) -> tuple[Any, Any]:
     """The dataset of a loader inside of ``Subset``, and the indices of the loader's records in it; None for all."""
     import numpy as np
     from torch.utils.data import Subset
@@ -144,7 +144,7 @@ def _joined(datasets: Any) -> Any:
         return None
 
 
-def _stacked(rows: Any) -> Any:
+def stacked(rows: Any) -> Any:
     """A list of tuples or dictionaries of equally shaped tensors as a ``TensorDataset``; None for others."""
     import torch
     from torch.utils.data import TensorDataset

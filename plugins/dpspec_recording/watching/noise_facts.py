@@ -63,11 +63,15 @@ class AlongSums:
 
 @dataclass(frozen=True, kw_only=True)
 class Extremes:
-    """The largest absolute value of all numbers, and the rounding of one, in standard deviations."""
+    """The largest absolute value of all numbers, and the rounding of one, in standard deviations.
+
+    equal: the number of other steps whose largest absolute value is the same, up to rounding.
+    """
 
     numbers: Statistic
     largest: Statistic
     rounding: Statistic
+    equal: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ the size of the sum, which is fixed before its noise is drawn. So tests of singl
 sum is at most ``_SUM`` standard deviations.
 """
 
+import heapq
 import math
 import random
 from collections.abc import Sequence
@@ -44,6 +45,9 @@ _VALUES = 2048
 
 #: Largest absolute values of a step that are compared.
 _LARGEST = 1024
+
+#: Steps whose largest absolute values are compared: those with the largest ones.
+_MOST_EXTREMES = 64
 
 #: Coordinates whose squares are added up over the steps.
 _SQUARES = 2**24
@@ -106,6 +110,7 @@ class NoiseWatch:
         self._seen, self._unit = 0, 0.5 * self._resolution
         self._along: list[float] = [0, 0.0, 0.0]
         self._extremes: list[float] = [0, 0.0]
+        self._largest_of_steps: list[float] = []  # at most _MOST_EXTREMES
         self._pool: list[Array] = []
         self._pooled, self._is_exact = 0, True
         self._grid = NoiseGrid(self._resolution)
@@ -142,6 +147,8 @@ class NoiseWatch:
             self._along = [steps + len(along), summed + float(along.sum()), max(longest, float(along.max()))]
         numbers, most = self._extremes
         self._extremes = [numbers + self._coordinates * int(precise.sum()), max(most, *(extreme / std)[precise])]
+        of_steps = [*self._largest_of_steps, *(extreme / std)[precise].tolist()]
+        self._largest_of_steps = heapq.nlargest(_MOST_EXTREMES, of_steps)
         self._precise += int(precise.sum())
         self._add_squares(noise if precise.all() else noise[torch.as_tensor(precise)], std[precise] ** -2)
         for row in np.flatnonzero(precise).tolist():
@@ -352,7 +359,12 @@ class NoiseWatch:
             repeats=_repeats(self._repeats),
             pooled=_repeats(self._repeats_between_steps()),
             along_sums=AlongSums(steps=steps, squares=statistic(squares), largest=statistic(longest)),
-            extremes=Extremes(numbers=numbers, largest=statistic(largest), rounding=statistic(self._rounding)),
+            extremes=Extremes(
+                numbers=numbers,
+                largest=statistic(largest),
+                rounding=statistic(self._rounding),
+                equal=int(sum(largest - value <= 2.0 * self._rounding for value in self._largest_of_steps[1:])),
+            ),
             quietest=quietest,
             centered=self._least_family(),
             alignment=worst_alignment(spanned),

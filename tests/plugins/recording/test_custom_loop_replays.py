@@ -62,6 +62,26 @@ def microbatches(loop: OwnLoop, run: Any) -> None:
     loop.step(run, drawn, torch.stack(norms), total, loop.noise())
 
 
+def one_by_one(form: str, *, clears: bool = True) -> Callable[[OwnLoop, Any], None]:
+    """Records are picked by numbers of Python. Without ``clears``, gradients of earlier records are in later ones."""
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn, norms = loop.poisson(), []
+        indices = {"tensor": drawn, "list": drawn.tolist(), "array": drawn.numpy(), "reported": drawn.tolist()}[form]
+        total = [torch.zeros_like(p) for p in loop.parameters]
+        loop.optimizer.zero_grad()
+        for index in indices:
+            if clears:
+                loop.optimizer.zero_grad()
+            cross_entropy(loop.model(loop.x[index][None]), loop.y[index][None]).backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(loop.parameters, loop.clip).clamp_max(loop.clip))
+            for t, p in zip(total, loop.parameters, strict=True):
+                t += p.grad
+        loop.step(run, indices if form == "reported" else drawn, torch.stack(norms), total, loop.noise())
+
+    return step
+
+
 def noisy_features(loop: OwnLoop, run: Any) -> None:
     """Augmented features, and a dataset that is picked in two steps."""
     drawn = loop.poisson()
@@ -135,6 +155,7 @@ def test_a_condition_on_the_batch_is_asked_about(is_tested: bool, tmp_path: Path
     [
         *(plain, loaded, reported_in_arrays, microbatches, noisy_features, summed_in_place),
         *(with_a_logged_loss_over_all_records, *SCALINGS),
+        *map(one_by_one, ("tensor", "list", "array", "reported")),
     ],
 )
 def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], None], tmp_path: Path) -> None:
@@ -289,6 +310,8 @@ def with_momentum(*, in_place: bool) -> Callable[[OwnLoop, Any], None]:
         (scaled_by_the_longest, OTHERS_MOVED.title),
         (with_momentum(in_place=False), OTHERS_MOVED.title),
         (with_momentum(in_place=True), OTHERS_MOVED.title),
+        (one_by_one("list", clears=False), OTHERS_MOVED.title),
+        (one_by_one("reported", clears=False), OTHERS_MOVED.title),
     ],
 )
 def test_faulty_loops_deviate(step: Callable[[OwnLoop, Any], None], test: str, tmp_path: Path) -> None:
@@ -368,8 +391,9 @@ def test_noisy_values_of_the_step_before_are_proved(tmp_path: Path) -> None:
 
 
 def read_in_python(loop: OwnLoop, run: Any) -> None:
+    """Labels follow from records; the drawn indices do not."""
     drawn = loop.poisson()
-    drawn.tolist()
+    loop.y[drawn].tolist()
     loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), loop.noise())
 
 

@@ -16,6 +16,7 @@ import torch
 from support.checked_runs import CheckedRun, Question, check_run
 from support.facts_only import run_with
 from support.opacus_training import Training
+from support.public_mistakes.parts import FEATURES, OwnLoop
 from torch import Tensor, nn
 
 import dpspec
@@ -386,6 +387,20 @@ def test_a_cut_of_few_numbers_leaves_the_claim_open(tmp_path: Path) -> None:
     (assumption,) = [a for a in run.assumptions if a.name == "noise-law"]
     assert assumption.status == "unchecked"
     assert "the largest absolute value of all noise, of 5,452 numbers, is 2.9" in assumption.text
+
+
+@pytest.mark.parametrize("cut", [2.8, 3.0, 5.0])
+def test_a_cut_at_which_several_steps_end_leaves_the_claim_open(cut: float, tmp_path: Path) -> None:
+    """2,436 numbers may end at 3 standard deviations, with probability 1e-3, but not several times."""
+    torch.manual_seed(6)
+    loop = OwnLoop(model=nn.Linear(FEATURES, 2))
+    with loop.recorder(tmp_path / "run") as run:
+        for _ in range(58):
+            drawn = loop.poisson()
+            noise = [loop.sigma * loop.clip * torch.randn_like(p).clamp(-cut, cut) for p in loop.parameters]
+            loop.step(run, drawn, *loop.clipped(loop.rows(drawn)), noise)
+    (assumption,) = [a for a in checked(tmp_path / "run").assumptions if a.name == "noise-law"]
+    assert ("as if it was cut there" in assumption.text) is (cut < 5.0)
 
 
 @pytest.mark.family

@@ -172,6 +172,7 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Noise, noisy(pooled=Repeats(small=50, expected=0.1, gaps=1000)), "pooled-values"),
     (Noise, noisy(along_sums=AlongSums(steps=100, squares=900.0, largest=60.0)), "noise-along-sum"),
     (Noise, noisy(extremes=Extremes(numbers=100_000, largest=3.0, rounding=1e-6)), "largest-value noise-law"),
+    (Noise, noisy(extremes=Extremes(numbers=100_000, largest=4.4, rounding=1e-6, equal=2)), "noise-law"),
     (Noise, noisy(quietest=Quietest(squares=1.0, steps=100, coordinates=1000, rounding=1e-6)), "quietest-coordinate"),
     (Noise, noisy(centered=Centered(squares=1e-8, degrees=20, families=5, rounding=1e-5)), "centered-noise"),
     (Noise, noisy(counts=(100_000, *[0] * (INTERVALS - 1))), "values-in-intervals"),

@@ -1,4 +1,4 @@
-"""Custom loops that clip the clipped sum again as a whole, and loops that change it in other ways."""
+"""Custom loops that clip the clipped sum again, as a whole or by tensors, and loops that change it in other ways."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -73,9 +73,30 @@ def longer_than_all_sums(loop: OwnLoop, total: list[Tensor], _: Any) -> list[Ten
     return [t * factor for t in total]
 
 
+def clipped_by_tensors(loop: OwnLoop, total: list[Tensor], _: Any) -> list[Tensor]:
+    return [t * (loop.clip * (1 + number) / t.norm()).clamp(max=1.0) for number, t in enumerate(total)]
+
+
+def clipped_by_tensors_in_place(loop: OwnLoop, total: list[Tensor], _: Any) -> list[Tensor]:
+    return [t.mul_((loop.clip / t.norm()).clamp(max=1.0)) for t in total]
+
+
+def summed_and_clipped_by_tensors(loop: OwnLoop, _: Any, rows: list[Tensor]) -> list[Tensor]:
+    """A tensor is summed after the one before is clipped."""
+    factors, total = (loop.clip / norms_of(rows).clamp_min(1e-12)).clamp_max(1.0), []
+    for row in rows:
+        t = torch.einsum("i,i...", factors, row)
+        total.append(t * (loop.clip / t.norm()).clamp(max=1.0))
+    return total
+
+
 @pytest.mark.family
 @pytest.mark.parametrize(
-    "change", [clipped, divided, clipped_in_place, clipped_in_one_row, clipped_by_torch, longer_than_all_sums]
+    "change",
+    [
+        *(clipped, divided, clipped_in_place, clipped_in_one_row, clipped_by_torch, longer_than_all_sums),
+        *(clipped_by_tensors, clipped_by_tensors_in_place, summed_and_clipped_by_tensors),
+    ],
 )
 def test_a_sum_that_is_clipped_again_is_proved_and_its_norm_is_asked(change: Map, tmp_path: Path) -> None:
     found = trained(tmp_path / "run", change)
@@ -146,6 +167,19 @@ def clipped_by_the_norm_of_one_tensor(loop: OwnLoop, total: list[Tensor], _: Any
     return [t * factor for t in total]
 
 
+def clipped_by_the_norm_before(loop: OwnLoop, total: list[Tensor], _: Any) -> list[Tensor]:
+    """Each tensor is scaled by the norm of the one before."""
+    return [t * (radius(loop) / total[index - 1].norm()).clamp(max=1.0) for index, t in enumerate(total)]
+
+
+def normalized_by_tensors(loop: OwnLoop, total: list[Tensor], _: Any) -> list[Tensor]:
+    return [t * (radius(loop) / t.norm()) for t in total]
+
+
+def clipped_only_by_tensors(loop: OwnLoop, _: Any, rows: list[Tensor]) -> list[Tensor]:
+    return clipped_by_tensors(loop, [row.sum(0) for row in rows], rows)
+
+
 def clipped_only_as_a_whole(loop: OwnLoop, _: Any, rows: list[Tensor]) -> list[Tensor]:
     return clipped(loop, [row.sum(0) for row in rows], rows)
 
@@ -171,7 +205,10 @@ def clipped_by_coordinates(_: OwnLoop, total: list[Tensor], __: Any) -> list[Ten
         (clipped_to_a_median, OTHERS_MOVED),
         (clipped_and_multiplied_by_a_norm, OTHERS_MOVED),
         (clipped_by_the_norm_of_one_tensor, OTHERS_MOVED),
+        (clipped_by_the_norm_before, OTHERS_MOVED),
+        (normalized_by_tensors, OTHERS_MOVED),
         (clipped_only_as_a_whole, SUM_MOVED),
+        (clipped_only_by_tensors, SUM_MOVED),
         (normalized_without_clipping, OTHERS_MOVED),
         (clipped_by_coordinates, OTHERS_MOVED),
     ],

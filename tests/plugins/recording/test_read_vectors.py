@@ -9,7 +9,7 @@ import pytest
 import torch
 from support.checked_runs import checked
 from support.public_mistakes.parts import OpacusTraining, OwnLoop
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from dpspec.contract.rules import RuleRun
@@ -100,6 +100,20 @@ def facts_of(folder: Path) -> tuple[ClassWeightFacts | None, ...]:
     rules = checked(folder, epsilon=100.0).run.fact(Rules)
     assert rules is not None
     return rules.of(RULE, ClassWeightFacts)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("follows", [False, True])
+def test_the_weights_of_a_loss_module_are_its_own(follows: bool, tmp_path: Path) -> None:
+    """The rule computes weights of the label counts in the step, which are not weights of the script."""
+    training = OpacusTraining()
+    counts = torch.bincount(training.data.tensors[1]).float()
+    criterion = nn.CrossEntropyLoss(weight=1.0 / counts if follows else torch.tensor([1.0, 5.0]))
+    for x, y in training.recorded(tmp_path / "run", 1):
+        training.step(criterion(training.model(x), y))
+    (facts,) = facts_of(tmp_path / "run")
+    assert facts is not None
+    assert bool(facts.module) is follows
 
 
 def constants_read(folder: Path) -> int:
