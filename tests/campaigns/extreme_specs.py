@@ -195,7 +195,7 @@ def single_step(mechanism: dict[str, Any], records: int) -> Pair | None:
             next(iter(query.values()))
         )
         rate = inclusion(mechanism["sampling"], records)
-        if noise <= 0.0 or math.isinf(noise) or rate <= 0.0:
+        if noise <= 1e-100 or math.isinf(noise) or rate <= 0.0:  # less counts as none
             return None
         return Laplace(noise, 1.0, rate) if mechanism.get("noise") == "laplace" else Mixture.poisson(1, rate, noise)
     if mechanism["kind"] == "composition":
