@@ -17,6 +17,9 @@ from dpspec_recording.planting.planted import Planted
 RECORDS, FEATURES = 200, 5
 RATE, STEPS, SIGMA, CLIP = 0.1, 40, 1.5, 1.0
 
+#: Added to seeds of noise and batches: smaller ones are guessable, and a caution.
+SECRET = 1 << 60
+
 
 def planted_data(seed: int, canaries: int = 400) -> Planted:
     """Return records without the canaries' features, and canaries; ``seed`` draws the inclusion bits too."""
@@ -37,7 +40,7 @@ def train(folder: Path, seed: int = 0, fault: str = "", canaries: int = 400) -> 
     fault: ``no-noise``: report noise that the step does not add, and give no optimizer to the recorder, which could
     detect that; ``trained-on``: train one more step without noise after the block.
     """
-    planted, chance = planted_data(seed, canaries), torch.Generator().manual_seed(seed + 1000)
+    planted, chance = planted_data(seed, canaries), torch.Generator().manual_seed(SECRET + seed)
     model = nn.Linear(FEATURES + canaries, 1, bias=False)
     nn.init.zeros_(model.weight)
     divisor = RATE * len(planted)
