@@ -33,7 +33,7 @@ _BEYOND_GRIDS, _MANY = 3500.0, 512
 #: ln of the weight below which components are unusual, and of their total weight at most (2^60 components).
 _UNUSUAL, _LOG_UNUSUAL = -800.0, -758.0
 
-#: ln of chances of larger sums of squares: about a tenth apart, as a difference in them counts once.
+#: ln of chances of larger sums of squares, each 1.1 times the last: a bound of delta adds the best one.
 _MISSED = -np.geomspace(0.1, 720.0, 96)
 
 #: The number of tilts of Chernoff's bound, and its smallest and its largest tilt in units of the best for normal sums.

@@ -126,7 +126,7 @@ def shares(counts: Sequence[int], edge_error: float, tried: int, test: str) -> M
 
 
 def equal_extremes(equal: int, largest: float, numbers: float, rounding: float) -> float:
-    """The probability that the largest absolute value of normal ones occurs ``equal`` more times, up to rounding.
+    """The probability that ``equal`` more of these normal numbers have the largest absolute value, up to rounding.
 
     Given the largest value m, the others are independent values below m: each is above m - t with probability
     (F(m) - F(m - t)) / F(m), where F(x) = 1 - 2 Q(x). Noise that is cut at c has several values of c.
