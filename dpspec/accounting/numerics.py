@@ -79,8 +79,12 @@ def log_or_minus_infinity(value: float) -> float:
 
 
 def log_difference(first: float, second: float) -> float:
-    """ln(e^``first`` - e^``second``), rounded down; -inf if that may not be positive."""
-    return first + math.log(-math.expm1(second - first)) - 1e-13 if second < first - 1e-13 else -math.inf
+    """ln(e^``first`` - e^``second``), rounded down; -inf if that may not be positive.
+
+    Both may be off by two units in the last place, which may be most of a small difference.
+    """
+    gap = first - second - 4.0 * EPS * (abs(first) + abs(second))
+    return first + math.log(-math.expm1(-gap)) - 1e-13 if gap > 1e-13 else -math.inf
 
 
 def gauss_rule(count: int) -> tuple[Floats, Floats]:

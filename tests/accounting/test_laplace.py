@@ -147,6 +147,15 @@ def test_a_tiny_error_is_refined_if_a_grid_bounds_it() -> None:
     assert 4e-16 < error.lower <= error.upper < 7e-16
 
 
+@pytest.mark.parametrize("scale", [1.3e11, 1e12])
+def test_losses_near_the_rounding_of_their_probabilities(scale: float) -> None:
+    """A test whether all losses exceed a share of the largest one: its power hardly exceeds its level."""
+    for steps in (1, 2):  # of losses m and -m, their sum is positive by m on average in both cases
+        advantage = PrivacyLoss.of(Laplace(scale), "present-first").compose(steps).advantage(width=1e-5)
+        exact = -math.expm1(-0.5 / scale)
+        assert advantage.lower * (1.0 - 1e-11) <= exact <= advantage.upper * (1.0 + 1e-11)
+
+
 def test_the_example_of_a_false_proof() -> None:
     """Two steps of sensitivity / scale 1,000 used to have the epsilon [0, 0] and the advantage 1.5e-222."""
     loss = PrivacyLoss.of(Laplace(1e-3)).compose(2)
