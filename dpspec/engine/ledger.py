@@ -25,6 +25,7 @@ from dpspec.language.yaml_source import plain, read_yaml, to_yaml
 from dpspec.results.evidence_weight import covers, group_size, proven_bound, shortfall
 from dpspec.results.status import problems
 from dpspec.text import joined, quoted
+from dpspec.training.adaptive_clipping import with_count
 
 if TYPE_CHECKING:
     from dpspec.contract.catalog import Catalog
@@ -48,6 +49,9 @@ _LEAST_EPSILON = 1e-15
 
 #: Steps are entered if their epsilon agrees with the result's: below it by at most the widths of two searches.
 _BELOW, _ABOVE = 2e-3, 1e-2
+
+#: Relative rounding of ends of closed forms.
+_ROUNDING = 1e-9
 
 #: Longer schedules are entered as one guarantee.
 _MOST_PHASES = 50
@@ -249,7 +253,7 @@ def _steps(audit: AuditResult, catalog: Catalog) -> tuple[Mapping[str, Json], ..
         phase.noise != "gaussian" or phase.noiseless or not phase.sampling.is_independent for phase in phases
     ):
         return ()
-    return tuple(_gaussian(phase.noise_multiplier, phase.rate(), phase.steps) for phase in phases)
+    return tuple(_gaussian(with_count(phase).noise_multiplier, phase.rate(), phase.steps) for phase in phases)
 
 
 def _recorded_steps(recording: ExecutedSection) -> tuple[Mapping[str, Json], ...]:
@@ -288,7 +292,8 @@ def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, records: int
     except SpecError:  # more or other steps than a composition supports
         return False
     epsilon = next((v.upper for v in audit.verdicts if v.claim == BUDGET), None)
-    return epsilon is not None and (1.0 - _BELOW) * bound.value <= epsilon <= (1.0 + _ABOVE) * bound.value
+    least = max((1.0 - _BELOW) * bound.value, bound.lower or 0.0)  # the exact value is at least the lower end
+    return epsilon is not None and least * (1.0 - _ROUNDING) <= epsilon <= (1.0 + _ABOVE) * bound.value
 
 
 def bounds(specs: Sequence[Spec], catalog: Catalog, *, remedies: bool = False) -> Result:

@@ -73,3 +73,14 @@ def largest_clip_norm(phase: Phase) -> float:
     """The largest clip norm of any step of a phase."""
     rule = AdaptiveClipping.of(phase)
     return phase.clip_norm if rule is None else rule.max_clipbound
+
+
+def with_count(phase: Phase) -> Phase:
+    """The phase with the noise multiplier that gradients and counts have together (Theorem 54), for accountants."""
+    rule = AdaptiveClipping.of(phase)
+    if rule is None:
+        return phase
+    from dpspec.accounting import joint_noise_multiplier  # loads numpy
+
+    joint = joint_noise_multiplier(phase.noise_multiplier, rule.count_std, centered=rule.centered)
+    return phase.replace(noise_multiplier=joint)

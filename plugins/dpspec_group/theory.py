@@ -18,6 +18,7 @@ from dpspec.contract.phase import DISCRETE
 from dpspec.sampling import Theory, scheme_of
 from dpspec.sampling.poisson import REVEALING
 from dpspec.sampling.random_allocation import is_alike
+from dpspec.training.adaptive_clipping import with_count
 
 if TYPE_CHECKING:
     from dpspec.accounting import Direction, Interval, PrivacyLoss
@@ -45,11 +46,7 @@ def accounted(spec: Spec) -> tuple[Phase, ...]:
 
 
 def _with_count(phase: Phase) -> Phase:
-    if phase.clipping_scheme != "adaptive" or phase.noise_multiplier < NO_NOISE:
-        return phase
-    count_std, centered = float(phase["clipping"]["count_std"]), bool(phase["clipping"].get("centered", True))
-    joint = accounting.joint_noise_multiplier(phase.noise_multiplier, count_std, centered=centered)
-    return phase.replace(noise_multiplier=joint)
+    return phase if phase.noise_multiplier < NO_NOISE else with_count(phase)
 
 
 def _as_gaussian(phase: Phase) -> Phase:

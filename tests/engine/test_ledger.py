@@ -125,6 +125,32 @@ def test_steps_are_entered_where_they_give_the_audits_bound(mechanism, entered):
     assert (found.records, found.scope.adjacency, found.evidence) == (100, "add-remove", "declared")
 
 
+def test_a_step_with_an_adaptive_clip_norm_also_releases_a_count():
+    """One Gaussian of 1 / sigma^2 = 1 / z^2 + 1 / (2 s)^2, which costs 0.05 % more than the gradients alone."""
+    mechanism = {"kind": "group", "noise_multiplier": 1, "clip_norm": 1, "steps": 100, "sampling": {"scheme": "full"}}
+    audit = audited({**mechanism, "clipping": {"scheme": "adaptive", "count_std": 20}})
+    found = entry_of(audit, "declared", "a.yaml", 1e-6, load_catalog())
+    (steps,) = found.releases
+    assert steps["sigma"] == pytest.approx(1.0 / math.sqrt(1.0 + 1.0 / 1600.0), rel=1e-12)
+
+
+def test_a_composition_below_the_lower_end_of_a_bound_is_not_entered():
+    """An attained bound is exact: steps of a smaller epsilon, however close, are other steps."""
+    audit = audited(
+        {"kind": "group", "noise_multiplier": 2, "clip_norm": 1, "steps": 50, "sampling": {"scheme": "full"}}
+    )
+    charged = [
+        dataclasses.replace(f, value=1.001 * f.value, lower=1.001 * f.lower)
+        if (f.quantity, f.bound) == ("epsilon", "upper") and f.lower is not None
+        else f
+        for f in audit.findings
+    ]
+    (guarantee,) = entry_of(
+        dataclasses.replace(audit, findings=tuple(charged)), "declared", "a.yaml", 1e-6, load_catalog()
+    ).releases
+    assert guarantee["kind"] == "approx-dp"
+
+
 def test_other_mechanisms_are_entered_as_a_guarantee():
     """A sample of fixed size is no release at a known rate: its certified epsilon is entered, never a smaller one."""
     sampled = {"kind": "group", "noise_multiplier": 2, "clip_norm": 1, "steps": 5}
