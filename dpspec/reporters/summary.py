@@ -203,11 +203,14 @@ def remedies(audit: AuditResult) -> Iterator[str]:
     for remedy in audit.remedies:
         now = "" if remedy.now is None else f" (now {decimals.exact(remedy.now)})"
         yield f"{remedy.place}: {decimals.exact(remedy.value)}{now}"
-    failed = [v for v in audit.verdicts if _wrong(audit, v) and "proved" in v.expect and v.quantity == "epsilon"]
+    failed = [v for v in audit.verdicts if _wrong(audit, v) and "proved" in v.expect and v.kind != "metric"]
     provable = [
         f"{decimals.upper(v.provable, digits=3)}{'' if len(failed) == 1 else f' for {v.claim}'}"
         for v in failed
-        if v.provable is not None and math.isfinite(v.provable) and v.verdict in ("open", "refuted")
+        if v.quantity == "epsilon"
+        and v.provable is not None
+        and math.isfinite(v.provable)
+        and v.verdict in ("open", "refuted")
     ]
     retraining = "" if audit.recording is None else audit.recording.retraining
     if retraining and any(v.claimed is not None and v.claimed < (v.upper or 0.0) for v in failed):

@@ -185,6 +185,8 @@ def test_remedies_are_values_with_the_present_ones() -> None:
         "claim epsilon 4.3 instead, which the present values prove",
     ]
     assert list(remedies(audit())) == []
+    other = factory.verdict("two", verdict="open", expected=False, provable=0.8, quantity="mu", kind="gdp")
+    assert "instead" not in "".join(remedies(audit(verdicts=(failed, other)))), "the claim of mu fails as before"
 
 
 def test_assumptions_have_descriptions_and_names() -> None:

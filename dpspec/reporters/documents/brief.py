@@ -117,7 +117,8 @@ def _unexpected(audit: AuditResult, result: Result, matrix: Matrix | None) -> It
     changes = list(remedies(audit))
     advice = []
     if changes:
-        advice.append(f"One of these meets the claims: {'; '.join(changes)}.")
+        privacy = " about privacy" if any(verdict.kind == "metric" for verdict in wrong) else ""
+        advice.append(f"One of these meets the claims{privacy}: {'; '.join(changes)}.")
     elif any("proved" in verdict.expect and verdict.provable is not None for verdict in wrong):
         advice.append("dpspec calibrate finds the noise, sampling rate or steps that prove a claim.")
     if blocks:
