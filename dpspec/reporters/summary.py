@@ -318,10 +318,10 @@ def _counted(noun: str, claims: _Claims) -> str:
         number = len(labels)
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
         return f"{subject} {predicates[labels[0]].replace('{is}', 'is' if number == 1 else 'are')}."
-    subjects = [f"{next(iter(count_by_label.values()))} of {len(labels)} {noun}s", *map(str, count_by_label.values())]
     clauses = [
-        f"{subject} {predicates[name].replace('{is}', 'is' if number == 1 else 'are')}"
-        for subject, (name, number) in zip(subjects, count_by_label.items(), strict=False)
+        f"{number}{'' if place else f' of {len(labels)} {noun}s'} "
+        f"{predicates[name].replace('{is}', 'is' if number == 1 else 'are')}"
+        for place, (name, number) in enumerate(count_by_label.items())
     ]
     return f"{joined(clauses)}."
 

@@ -71,6 +71,15 @@ def test_the_most_important_claim_is_first_and_never_the_accuracy() -> None:
     assert verdict_sentence(factory.result(audit(verdicts=()))) == "No claim was made."
 
 
+def test_every_predicate_has_its_own_number() -> None:
+    proved, refuted = (factory.verdict("one", verdict=name, expect=(name,)) for name in ("proved", "refuted"))
+    supported = factory.verdict("one", verdict="supported", expect=("supported",))
+    found = factory.result(audit(verdicts=(refuted, *[supported] * 2, *[proved] * 3)))
+    assert verdict_sentence(found) == (
+        "1 of 6 privacy claims is refuted as expected, 2 are supported by evidence without a proof and 3 are proved."
+    )
+
+
 CONTROLS = FrozenMap({**DOCUMENT, "claims": [{"id": name, "control": True} for name in ("low", "high")]})
 
 
