@@ -128,7 +128,7 @@ def entry_of(
     bound = _guarantee(audit, delta, claimed, file)
     releases = _steps(audit, catalog)
     states_scope = audit.document["mechanism"]["kind"] == KIND  # of each release
-    if not releases or not _agrees(releases, bound, audit.facts.records, catalog):
+    if not releases or not _agrees(releases, _informative(bound, audit), audit.facts.records, catalog):
         delta_of_bound = {"delta": float(bound.at["delta"])} if bound.at["delta"] else {}
         releases = ({"kind": "approx-dp", "epsilon": max(bound.value, _LEAST_EPSILON), **delta_of_bound},)
         states_scope = False
@@ -253,7 +253,11 @@ def _steps(audit: AuditResult, catalog: Catalog) -> tuple[Mapping[str, Json], ..
         phase.noise != "gaussian" or phase.noiseless or not phase.sampling.is_independent for phase in phases
     ):
         return ()
-    return tuple(_gaussian(with_count(phase).noise_multiplier, phase.rate(), phase.steps) for phase in phases)
+    replaced = audit.document["threat_model"]["adjacency"] == "replace-one"
+    if replaced and not all(phase.sampling.is_full for phase in phases):
+        return ()
+    moved = {"sensitivity": 2.0} if replaced else {}  # in clip norms, by a record and its replacement
+    return tuple({**_gaussian(with_count(p).noise_multiplier, p.rate(), p.steps), **moved} for p in phases)
 
 
 def _recorded_steps(recording: ExecutedSection) -> tuple[Mapping[str, Json], ...]:
@@ -273,13 +277,19 @@ def _gaussian(noise_multiplier: float, rate: float, steps: int) -> dict[str, Jso
     return {"kind": "gaussian", "sigma": noise_multiplier, **sampled, "times": steps}
 
 
+def _informative(bound: Finding, audit: AuditResult) -> Finding:
+    """The bound, or one at a smaller delta if its epsilon is 0, as also of other steps."""
+    alike = [finding for finding in _proved(audit) if finding.scope == bound.scope and finding.value > 0.0]
+    return bound if bound.value > 0.0 else max(alike, key=lambda finding: finding.value, default=bound)
+
+
 def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, records: int, catalog: Catalog) -> bool:
     """Whether the composition of ``releases`` has the bound that the result certifies, up to the widths of searches.
 
     This is a second line of defense, against an edited or an older result: it cannot notice a small charge to delta.
     """
     delta = float(bound.at["delta"])
-    if not 0.0 <= delta < 1.0:
+    if not (0.0 <= delta < 1.0 and bound.value > 0.0):
         return False
     document = new_ledger(
         name="entry", records=records, scope=Scope(adjacency=bound.scope.adjacency), epsilon=1.0, delta=delta

@@ -134,6 +134,14 @@ def test_a_step_with_an_adaptive_clip_norm_also_releases_a_count():
     assert steps["sigma"] == pytest.approx(1.0 / math.sqrt(1.0 + 1.0 / 1600.0), rel=1e-12)
 
 
+@pytest.mark.parametrize("noise", [1.0, 1e6])
+def test_a_replaced_record_moves_a_step_by_two_clip_norms(noise):
+    """The epsilon of the quieter release is 0 at the delta of its guarantee, which any noise above it has too."""
+    mechanism = {"kind": "group", "noise_multiplier": noise, "clip_norm": 1, "steps": 1, "sampling": {"scheme": "full"}}
+    found = entry_of(audited(mechanism, "replace-one"), "declared", "a.yaml", 5e-5, load_catalog())
+    assert tuple(map(dict, found.releases)) == ({"kind": "gaussian", "sigma": noise, "times": 1, "sensitivity": 2.0},)
+
+
 def test_a_composition_below_the_lower_end_of_a_bound_is_not_entered():
     """An attained bound is exact: steps of a smaller epsilon, however close, are other steps."""
     audit = audited(
