@@ -49,6 +49,11 @@ def given(value: float) -> str:
     return text if sum(map(str.isdigit, text.partition("e")[0].strip("-0."))) <= _WRITTEN else nearest(value)
 
 
+def percent(fraction: float) -> str:
+    """A declared fraction in percent, exactly: 0.07 is ``7%``, not the 7.000000000000001% of binary fractions."""
+    return f"{_text(Decimal(repr(float(fraction))) * 100)}%"
+
+
 def duration(seconds: float) -> str:
     """A time span: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
     if not math.isfinite(seconds):

@@ -134,7 +134,7 @@ class Rate:
         before = f"{self.scope}: " if self.scope else ""
         if self.powers[0] > _CERTAIN:
             return words.sentence(f"{before}the proved bound allows an attacker to identify all {self.members}.")
-        guesses = [f"{decimals.exact(100.0 * rate)}%" for rate in FALSE_POSITIVES]
+        guesses = [decimals.percent(rate) for rate in FALSE_POSITIVES]
         first, second = (f"{decimals.upper(100.0 * power, digits=3)}%" for power in self.powers)
         return words.sentence(
             f"{before}at a {guesses[0]} false-positive rate an attacker identifies at most {first} of "

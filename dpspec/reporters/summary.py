@@ -318,10 +318,11 @@ def _counted(noun: str, claims: _Claims) -> str:
         number = len(labels)
         subject = {1: f"The {noun}", 2: f"Both {noun}s"}.get(number, f"All {number} {noun}s")
         return f"{subject} {predicates[labels[0]].replace('{is}', 'is' if number == 1 else 'are')}."
+    first, *further = count_by_label.values()
+    subjects = [f"{first} of {len(labels)} {noun}s", *map(str, further)]
     clauses = [
-        f"{number}{'' if place else f' of {len(labels)} {noun}s'} "
-        f"{predicates[name].replace('{is}', 'is' if number == 1 else 'are')}"
-        for place, (name, number) in enumerate(count_by_label.items())
+        f"{subject} {predicates[name].replace('{is}', 'is' if number == 1 else 'are')}"
+        for subject, (name, number) in zip(subjects, count_by_label.items(), strict=True)
     ]
     return f"{joined(clauses)}."
 
@@ -442,7 +443,7 @@ def _held_out(split: Mapping[str, Json]) -> Iterator[str]:
         yield f"{words.count(len(test), 'listed record')} for tests"
         return
     if isinstance(test, int | float):
-        share = f"{decimals.exact(100.0 * test)}% of the records" if test < 1 else words.count(int(test), "record")
+        share = f"{decimals.percent(test)} of the records" if test < 1 else words.count(int(test), "record")
         yield f"{share} for tests"
     yield from (f"{spaced(key)} {words.value(item)}" for key, item in split.items() if key != "test")
 

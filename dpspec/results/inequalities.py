@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Claim, FrozenMap, Json
-from dpspec.decimals import exact
+from dpspec.decimals import exact, percent
 from dpspec.text import several, spaced
 
 Side: TypeAlias = Literal["at-most", "at-least"]
@@ -148,8 +148,7 @@ def _inequalities(kind: str, o: Any) -> tuple[str, str, list[tuple[str, float, O
             population = {key: o[key] for key in ("fraction", "population") if key in o}
             among = ""
             if kind == "per-instance-dp" and "fraction" in o:
-                share = exact(100.0 * float(o["fraction"]))
-                among = f" for at least {share}% of the {o.get('population', '')} records"
+                among = f" for at least {percent(float(o['fraction']))} of the {o.get('population', '')} records"
             text = f"epsilon <= {exact(epsilon)} at delta = {exact(delta)}"
             return text, among, [("epsilon", epsilon, {"delta": delta, **population})]
         case "renyi-dp":

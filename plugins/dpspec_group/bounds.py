@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import dpspec.contract as dps
-from dpspec import kit
+from dpspec import decimals, kit
 from dpspec.accounting import Interval, PrivacyLoss, certified_lower, certified_upper
 from dpspec.kit import CURVE_DELTAS
 from dpspec.sampling import scheme_of
@@ -204,9 +204,9 @@ def whole_curve_bounds(curves: Curves) -> Iterator[dps.Finding]:
             # the method shows the implied and the certified epsilon at one delta
             delta = kit.claimed_deltas(spec, size)[-1]
             implied = PrivacyLoss.gaussian(1.0 / interval.upper).epsilon(delta).upper
-            certified = f" (certified: {curve[delta].upper:.4g})" if delta in curve else ""
-            where = f"{delta:g}".replace("e-0", "e-")
-            method = f"without amplification by sampling; implies epsilon {implied:.4g} at delta {where}{certified}"
+            certified = f" (certified: {decimals.upper(curve[delta].upper)})" if delta in curve else ""
+            method = f"without amplification by sampling; implies epsilon {decimals.upper(implied)} at delta "
+            method += f"{decimals.exact(delta)}{certified}"
         elif quantity == "rho":
             interval = theory.rho_interval(phases, size, records, direction)
         elif quantity == "epsilon":

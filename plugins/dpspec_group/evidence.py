@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 import dpspec.contract as dps
-from dpspec import kit
+from dpspec import decimals, kit
 from dpspec.accounting import Interval
 from dpspec.kit.scores_elsewhere import assumptions, contradiction, recorded_outcomes
 from dpspec.stats import utility
@@ -148,7 +148,7 @@ def _if_independent(
     if not theory.uncovered(phases, [spec.threat_model.adjacency]):
         direction = spec.threat_model.direction
         (proved,) = theory.group_epsilons(phases, size, records, [chosen.delta], direction)
-        method += f"; at most {proved.upper:.4g} is certified at this delta"
+        method += f"; at most {decimals.upper(proved.upper)} is certified at this delta"
     independent = replace(_INDEPENDENT, level=independent_scores.LEVEL, detectable=bound.detectable)
     return replace(
         lower,
@@ -170,7 +170,8 @@ def mu_of_runs(spec: dps.Spec, records: int, size: int, ranked: str) -> Iterator
     mu = ranked_runs.mu_lower(guesses, ranked_runs.right(ranked, guesses), attack.confidence)
     method = f"{attack.description}, {what(attack, len(ranked), size)}, {guesses.low + guesses.high} guesses"
     if mu > 0.0:
-        method += f"; for a Gaussian mechanism epsilon {curve_lines.gaussian_epsilon(mu, delta):.4g} at delta {delta:g}"
+        shown = decimals.lower(curve_lines.gaussian_epsilon(mu, delta))
+        method += f"; for a Gaussian mechanism epsilon {shown} at delta {decimals.exact(delta)}"
     yield dps.Finding(
         quantity="mu",
         value=mu,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import dpspec.contract as dps
-from dpspec import kit
+from dpspec import decimals, kit
 from dpspec.accounting import Floats, Interval, epsilon_at_orders, round_up
 from dpspec.stats.attacks import thresholds
 from dpspec_per_instance import bounds
@@ -358,8 +358,8 @@ def _comparisons(records: Analysis, epsilons: Epsilons) -> Iterator[dps.Finding]
     share_above, ratio = float(np.mean(estimates > tight)), float(np.quantile(estimates, 0.9)) / tight
     capped = (
         f"plug-in over {records.runs} runs, by rdp: {100.0 * share_above:.3g}% of the estimates exceed the certified "
-        f"{tight:.4g} of any record (by a factor of {ratio:.3g} at the 90th percentile), are reported as this value, "
-        "and tie; ranks use the uncapped estimates"
+        f"{decimals.upper(tight)} of any record (by a factor of {ratio:.3g} at the 90th percentile), are reported as "
+        "this value, and tie; ranks use the uncapped estimates"
     )
     values.append(("share_above_data_independent", {}, share_above, capped))
     for quantity, position, value, method in values:

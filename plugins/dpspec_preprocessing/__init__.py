@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import dpspec.contract as dps
-from dpspec import kit
+from dpspec import decimals, kit
 from dpspec_preprocessing import options, sensitivity
 from dpspec_preprocessing.options import AuditBlock, Declaration, Pipeline
 
@@ -175,7 +175,9 @@ def _collection(facts: dps.Facts, pipeline: Pipeline) -> Iterator[dps.Diagnostic
         message = f"min_std must be at least radius / 1e6 = {pipeline.radius / 1e6:g}"
         yield kit.bad_value(message, (*_COLLECTION, "min_std"), "remove features that are almost constant")
     elif _is_small(pipeline) or (step.merges and 2 * int(limits["max_ball"]) >= n):
-        rule = f"be below n / 2 = {n / 2:g}" if step.merges else f"exceed 8 radius^2 / n = {_gap(pipeline):.3g}"
+        rule = f"exceed 8 radius^2 / n = {decimals.upper(_gap(pipeline))}"
+        if step.merges:
+            rule = f"be below n / 2 = {n / 2:g}"
         message = f"this {needed[0]} proves only group privacy: it must {rule}"
         yield _warning(message, (*_COLLECTION, needed[0]), "choose a smaller eta, another k or a stricter limit")
 
@@ -218,7 +220,7 @@ def _test(spec: dps.Spec, pipeline: Pipeline, delta: float) -> Iterator[dps.Diag
         message = "ptr supports mean imputation, deduplication, quantisation and pca with a declared collection"
         yield kit.unsupported(message, path, "use such a step, or remove ptr and claim over: collection")
     elif _is_small(pipeline):
-        message = f"ptr needs an eigengap above 8 radius^2 / n = {_gap(pipeline):.3g}"
+        message = f"ptr needs an eigengap above 8 radius^2 / n = {decimals.upper(_gap(pipeline))}"
         yield kit.bad_value(message, (*_COLLECTION, "min_eigengap"), "propose a larger gap, or use more records")
     for i, claim in enumerate(spec.claims):
         if claim.over is None and claim.kind == "approx-dp" and float(claim["delta"]) < delta:
@@ -240,8 +242,9 @@ def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterato
             yield kit.unsupported(message, (*_PRIVATE, "loss"), "write loss: logistic or squared, or kind: dp-gd")
         limit = 2.0 / max(1.0, norm) ** 2
         if private.learning_rate > limit:
-            message = f"learning_rate must be at most 2 / curvature = {limit:.4g}: larger steps do not contract"
-            yield kit.bad_value(message, (*_PRIVATE, "learning_rate"), f"write learning_rate: {limit:.4g} or less")
+            largest = decimals.lower(limit)
+            message = f"learning_rate must be at most 2 / curvature = {largest}: larger steps do not contract"
+            yield kit.bad_value(message, (*_PRIVATE, "learning_rate"), f"write learning_rate: {largest} or less")
     if not private.known_loss:
         if private.takes_gradients and private.smooth is None:
             message = "no smoothness constant ('smooth') declared, so only the group-privacy bound applies"
@@ -257,7 +260,8 @@ def _private(spec: dps.Spec, declared: Declaration, facts: dps.Facts) -> Iterato
     for (key, value), derived in zip(stated, private.derived_constants(norm), strict=True):
         if value is not None and value < derived:
             help = f"remove {key}: it follows from theta_radius and the norm of processed records, {norm:g}"
-            yield kit.bad_value(f"{key} must be at least {derived:.4g} for this loss", (*_PRIVATE, key), help)
+            message = f"{key} must be at least {decimals.upper(derived)} for this loss"
+            yield kit.bad_value(message, (*_PRIVATE, key), help)
 
 
 def _metrics(spec: dps.Spec, declared: Declaration) -> Iterator[dps.Diagnostic]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import dpspec.contract as dps
-from dpspec import kit
+from dpspec import decimals, kit
 from dpspec.contract.fragments import LEAST_CLIP_NORM, MOST_CLIP_NORM
 from dpspec.training.providers import updates_invertible
 
@@ -188,10 +188,11 @@ def _prior(spec: dps.Spec, facts: dps.Facts) -> Iterator[dps.Diagnostic]:
     elif kind == "same-class" and count <= facts.records:
         most, what = per_class, "records / classes"
     total = math.fsum(masses)
+    sum_in_words = decimals.exact(total)
     refused = (
         (count > most, "candidates", f"must be at most {what} = {most}, got {count}"),
         (masses and len(masses) != count, "probabilities", f"must be a list of {count}, got {len(masses)}"),
-        (len(masses) == count and abs(total - 1.0) > 1e-9, "probabilities", f"must sum to 1, got {total:g}"),
+        (len(masses) == count and abs(total - 1.0) > 1e-9, "probabilities", f"must sum to 1, got {sum_in_words}"),
         (candidates.top >= count, "top", f"must be below the {count} candidates, got {candidates.top}"),
     )
     for wrong, key, message in refused:
@@ -206,7 +207,8 @@ def _claims(spec: dps.Spec) -> Iterator[dps.Diagnostic]:
             message = "Gaussian noise has no finite epsilon at delta 0"
             yield kit.unsupported(message, ("claims", i, "kind"), "claim approx-dp at some delta")
         if claim.kind == "rero" and float(claim["gamma"]) < float(claim["kappa"]):
-            message = f"gamma must be at least kappa {claim['kappa']:g}, got {claim['gamma']:g}"
+            gamma, kappa = (decimals.exact(float(claim[key])) for key in ("gamma", "kappa"))
+            message = f"gamma must be at least kappa {kappa}, got {gamma}"
             yield kit.bad_value(message, ("claims", i, "gamma"))
 
 

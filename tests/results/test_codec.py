@@ -191,6 +191,10 @@ def test_digits_are_added_until_the_side_of_the_claim_shows():
     assert decimals.lower(3.00001, against=3.0) == "3.00001"
 
 
+def test_a_percentage_has_the_digits_of_its_fraction() -> None:
+    assert [decimals.percent(fraction) for fraction in (0.07, 0.29, 1e-7)] == ["7%", "29%", "1e-5%"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.7, "1 min 00 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],

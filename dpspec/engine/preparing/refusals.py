@@ -8,6 +8,7 @@ from contextlib import suppress
 from math import comb
 from typing import Any
 
+from dpspec import decimals
 from dpspec.contract import DataError, DataSource, Facts, Sampling, in_phase
 from dpspec.contract import Path as SpecPath
 from dpspec.contract.catalog import Catalog, Offered
@@ -100,7 +101,7 @@ def refusals(
         if rate is not None and rate < LEAST_DRAWN_RATE and not backend.provider.recording:
             yield bad_value(
                 f"no sampler draws records with probability {rate:g}: training needs a rate of at least "
-                f"{LEAST_DRAWN_RATE:.2g}",
+                f"{decimals.upper(LEAST_DRAWN_RATE, digits=2)}",
                 in_phase(spec, i, "sampling", "rate"),
                 "increase the rate, or remove audit",
             )

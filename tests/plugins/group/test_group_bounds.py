@@ -4,6 +4,7 @@ import functools
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +42,20 @@ def series_of(name: str, path: Path, store: Path, *overrides: str) -> Series:
 
 table = functools.partial(series_of, "epsilon-by-group-size")
 profile = functools.partial(series_of, "delta-against-epsilon", BOUNDS_ONLY)
+
+
+@pytest.mark.parametrize("noise", [3.1, 3.3, 3.7])
+def test_the_epsilon_in_a_method_is_rounded_up(noise: float, tmp_path: Path) -> None:
+    """The loss of full batches is Gaussian, so that mu implies the certified epsilon."""
+    full = ("mechanism.sampling={scheme: full}", "mechanism.steps=4", f"mechanism.noise_multiplier={noise}")
+    claims = "claims=[{id: mu, kind: gdp, mu: 9}, {id: e, kind: approx-dp, epsilon: 9, delta: 1e-5}]"
+    spec = spec_at(BOUNDS_ONLY, *full, claims, "threat_model.group_size=[1]")
+    (audit,) = run([spec], load_catalog(), store=Store(tmp_path), options=ON_CPU).audits
+    (method,) = {f.method for f in audit.findings if (f.quantity, f.bound) == ("mu", "upper")}
+    (certified,) = {f.value for f in audit.findings if f.bound == "upper" and f.at.get("delta") == 1e-5}
+    stated = [float(number) for number in re.findall(r"(?:implies epsilon|certified:) ([0-9.]+)", method)]
+    assert len(stated) == 2
+    assert all(certified <= number <= certified * 1.001 for number in stated)
 
 
 def chernoff(size: int) -> float:

@@ -44,6 +44,31 @@ def test_the_base_is_fine(tmp_path: Path) -> None:
     assert diagnostics(tmp_path, step("{quantise: 0.01}"), "C={max_ball: 9}") == []
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "others"),
+    [
+        ("lipschitz", 0.1, ["P={kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic, theta_radius: 0.3}"]),
+        ("smooth", 0.1, ["P={kind: dp-gd, eps_noise: 0.3, steps: 5, loss: logistic, theta_radius: 0.3}"]),
+        (
+            "learning_rate",
+            9.0,
+            [
+                "P={kind: sgd-iterated, eps_noise: 0.1, loss: logistic}",
+                "M.pipeline=[{scale: standard, clip: 2.3}]",
+                "C={min_std: 0.1}",
+                "threat_model.access=final-model",
+            ],
+        ),
+    ],
+)
+def test_a_stated_limit_is_within_it(tmp_path: Path, key: str, value: float, others: list[str]) -> None:
+    place = ("mechanism", "private", key)
+    (found,) = (d for d in diagnostics(tmp_path, *others, f"P.{key}={value}") if d.path == place)
+    limit = re.search(r"(?:at least|curvature =) ([0-9.]+[0-9])", found.message)
+    assert limit is not None
+    assert not [d for d in diagnostics(tmp_path, *others, f"P.{key}={limit[1]}") if d.path == place]
+
+
 def step(text: str) -> str:
     return f"M.pipeline=[{text}]"
 
