@@ -321,9 +321,18 @@ def discrete_gaussian_rdp(orders: npt.ArrayLike, scale: float, sensitivity: int 
     if sd > 8.0:  # theta is constant to a relative 1e-500
         return largest
     x = np.arange(-math.ceil(_FAR * sd) - 2, math.ceil(_FAR * sd) + 3, dtype=np.float64)
-    part = np.remainder(a * shift, 1.0)[:, None]
-    logs = [np.logaddexp.reduce(-0.5 * np.square((x - y) / sd), axis=1) for y in (part, np.zeros((1, 1)))]
-    return np.asarray(np.clip(largest + (logs[0] - logs[1]) / (a - 1.0), 0.0, largest), dtype=np.float64)
+    y = (a - 1.0) * shift  # theta has the period 1
+    y = (y - np.rint(y))[:, None]
+    logs = [np.logaddexp.reduce(-0.5 * np.square((x - center) / sd), axis=1) for center in (y, np.zeros((1, 1)))]
+    log_ratios = logs[0] - logs[1]
+    is_small = np.abs(y[:, 0]) <= 0.5 * sd
+    if is_small.any():  # theta(y) / theta(0) - 1, from pairs of x and -x, keeps its digits where a is close to 1
+        masses = np.exp(-0.5 * np.square(x / sd))
+        x, masses = x[masses > 0.0], masses[masses > 0.0]
+        t = y[is_small] * x / (sd * sd)
+        excess = np.expm1(-0.5 * np.square(y[is_small] / sd)) * np.cosh(t) + 2.0 * np.square(np.sinh(0.5 * t))
+        log_ratios[is_small] = np.log1p(excess @ masses / masses.sum())
+    return np.asarray(np.clip(largest + log_ratios / (a - 1.0), 0.0, largest), dtype=np.float64)
 
 
 def mixture_rdp_bounds(

@@ -103,6 +103,8 @@ def test_rounding_never_makes_a_line_say_more_than_the_points(points: list[tuple
 
 def test_ends_of_the_curves() -> None:
     assert curve_lines.gaussian(0.0) == ((0.0, 0.0),)
+    assert curve_lines.gaussian(1e-300) == curve_lines.gaussian(1e-100)
+    assert curve_lines.gaussian(1e300) == ((0.0, 1.0),)
     with pytest.raises(ValueError, match="alpha"):
         curve_lines.renyi(1.0, 0.5)
     assert curve_lines.tradeoff([(0.0, 0.5), (0.3, 1.0)]) == ()

@@ -21,6 +21,7 @@ from scipy import special
 
 from dpspec import accounting
 from dpspec.accounting import Floats
+from dpspec.accounting.numerics import LARGEST_EFFECT, SMALLEST_EFFECT
 
 #: Deltas at which Renyi claims are tested.
 DELTAS = tuple(10.0 ** (-k / 2.0) for k in range(2, 25))
@@ -50,6 +51,9 @@ def gaussian(mu: float) -> tuple[Point, ...]:
     """
     if not mu > 0.0:
         return ((0.0, 0.0),)
+    if mu > LARGEST_EFFECT:
+        return ((0.0, 1.0),)  # no test rejects it
+    mu = max(mu, SMALLEST_EFFECT)  # a weaker claim
     distances = np.array([-0.5 * mu, *(z for z in DISTANCES if z > -0.5 * mu)])
     epsilons = np.maximum(0.0, 0.5 * mu * mu + distances * mu)
     deltas = np.minimum(1.0, accounting.gaussian.delta(epsilons, mu) * (1.0 + 1e-9))

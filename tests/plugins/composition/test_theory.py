@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable
 
+import mpmath
 import numpy as np
 import pytest
 from plugins.composition import oracles
@@ -271,6 +272,23 @@ def test_both_descriptions_of_a_discrete_gaussian_agree(monkeypatch: pytest.Monk
         assert low <= listed[0].epsilon(delta).upper
         assert listed[1].epsilon(delta).lower <= high
         assert high - low <= 6e-3 * high
+
+
+@pytest.mark.parametrize("below", [1e-14, 1e-7, 1e-3, 0.3])
+@pytest.mark.parametrize(("sigma", "sensitivity"), [(0.1, 1), (0.42, 2), (3.0, 7)])
+def test_divergences_of_a_discrete_gaussian_keep_their_digits(sigma: float, sensitivity: int, below: float) -> None:
+    """Near order 1 a difference of two nearly equal logarithms is divided by a - 1."""
+    order = 1.0 + below
+    with mpmath.workdps(60):
+        variance, a = mpmath.mpf(sigma) ** 2, mpmath.mpf(order)
+        numbers = range(-90, 91)
+
+        def theta(y: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.fsum(mpmath.exp(-((x - y) ** 2) / (2 * variance)) for x in numbers)
+
+        ratio = theta(a * sensitivity) / theta(mpmath.mpf(0))
+        exact = float(a * sensitivity**2 / (2 * variance) + mpmath.log(ratio) / (a - 1))
+    assert accounting.discrete_gaussian_rdp([order], sigma, sensitivity)[0] == pytest.approx(exact, rel=1e-14)
 
 
 def test_a_group_of_answers_is_as_many_answers() -> None:
