@@ -33,7 +33,8 @@ def epsilons(distances: npt.ArrayLike, delta: float, sigma: float) -> Floats:
     """Epsilon of the Gaussian mechanism at ``delta`` for each distance >= 0, by its exact profile."""
     far = np.asarray(distances, dtype=np.float64)
     least = np.zeros(far.shape)
-    least[far > 0] = gaussian.epsilon(delta, far[far > 0] / sigma)
+    # half of the smallest number is 0
+    least[far > 0] = gaussian.epsilon(delta, far[far > 0] / sigma) if delta > 0.0 else math.inf
     return least
 
 
@@ -102,6 +103,8 @@ def one_step(rate: float, sigma: float, norm: float, delta: float) -> OneStep:
     """One step of a sum of clipped gradients; ``norm`` of the record and noise ``sigma`` are in clip norms."""
     inner, slack = split(rate, delta)
     whole, _ = split(rate, delta, whole=True)
+    if not min(inner, whole, slack) > 0.0:  # a share of the smallest number is 0
+        return OneStep(math.inf, math.inf, math.inf, holds=True)
     exact, classical = float(epsilons(norm, inner, sigma)), classical_constant(inner, sigma) * norm
     repaired, printed = (best_corollary(rate, [e], [0.0], slack) for e in (exact, classical))
     return OneStep(

@@ -292,9 +292,9 @@ def compose_sampled(curve: Sequence[float], slope: float, order: float) -> float
     """Minimum over integers k > a of T2 at q = k / a: a (k - 1) / (k (a - 1)) e(k) + s a (k - 1) / (k - a)."""
     import numpy as np
 
-    k = np.arange(math.floor(order) + 1, len(curve), dtype=np.float64)
-    if not len(k):
+    if math.floor(order) + 1 >= len(curve):
         return math.inf
+    k = np.arange(math.floor(order) + 1, len(curve), dtype=np.float64)
     values = order * (k - 1.0) / (k * (order - 1.0)) * np.asarray(curve)[k.astype(int)]
     values += slope * order * (k - 1.0) / (k - order)
     return float(values.min())

@@ -60,6 +60,7 @@ def test_the_constants_of_the_paper_and_where_they_fail():
     assert float(gaussian.delta(c, 1 / SIGMA)) == pytest.approx(2.7597750028e-3, rel=6e-11)
     assert float(cor.epsilons(1.0, DELTA, SIGMA)) == pytest.approx(7.6721185808, rel=6e-11)
     assert [cor.one_step(Q, SIGMA, norm, 1e-5).holds for norm in (0.0, 0.1, 1.0)] == [True, True, False]
+    assert cor.one_step(Q, SIGMA, 1.0, 5e-324).corollary == math.inf
     assert cor.amplified(Q, c) == pytest.approx(1.6247646, rel=6e-8)
 
 

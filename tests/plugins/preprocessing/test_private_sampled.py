@@ -88,6 +88,7 @@ def test_sampled_gradients_have_the_proved_curve() -> None:
     assert repaired_rdp(m, 11.0) == pytest.approx(20000 * divergences(11, 1e-3, 2.0 / m.sigma)[-1], rel=1e-12)
     assert repaired_rdp(m, 10.5) == repaired_rdp(m, 11.0)
     assert compose_sampled([math.nan, math.nan, 0.1], 0.0, 2.5) == math.inf
+    assert compose_sampled([math.nan, math.nan, 0.1], 0.0, 1e100) == math.inf
 
 
 def test_the_fixed_pair_is_exceeded_by_centres_as_far_from_one_another() -> None:
