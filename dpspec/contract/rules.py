@@ -56,6 +56,7 @@ class RuleSetup:
         resumes: Whether the recording continues an earlier part.
         compiled: Whether the model is compiled, so that it gets no hooks of rules.
         replayer: For dpspec's own rules: the object that replays steps; None if no step can be replayed.
+        earlier: Likewise: the weights that the script trained before the recording.
     """
 
     model: Any
@@ -65,6 +66,7 @@ class RuleSetup:
     resumes: bool = False
     compiled: bool = False
     replayer: Any = None
+    earlier: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

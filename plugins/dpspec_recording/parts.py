@@ -20,6 +20,7 @@ from dpspec_recording.ranks.rank_watch import data_digest
 from dpspec_recording.shards import local
 from dpspec_recording.watching.arrays import ArrayModel, ReportedUpdates
 from dpspec_recording.watching.noise_sketch import width_of
+from dpspec_recording.watching.trained_weights import TrainedWeights
 
 _OF_SUM = operator.attrgetter("noise_multiplier", "expected_batch_size", "loss_reduction", "max_grad_norm")
 
@@ -35,6 +36,7 @@ class Parts:
         declared: The intentions of a custom loop; None if it does not declare one.
         planted: The dataset with canaries, None without.
         public: The data that the script declares public; None without.
+        earlier: The weights that the script trained before.
         federated: Whether the records are clients of a server.
         distributed: Whether Opacus' optimizer sums over several processes.
         sharding: How the parameters are dealt to several processes; None if they are whole.
@@ -51,6 +53,7 @@ class Parts:
         *,
         federated: bool = False,
         public: Any = None,
+        earlier: Sequence[TrainedWeights] = (),
     ) -> None:
         """Raises ``UsageError`` for parts that the recorder does not know, by name."""
         if isinstance(model, list | tuple) and model and all(hasattr(array, "__array__") for array in model):
@@ -85,6 +88,7 @@ class Parts:
         self.accountant = None if engine is None else recognized.AccountantWatch(engine)
         self.planted = _planted(loader, planted)
         self.public = None if public is None else PublicData(public, loader)
+        self.earlier = list(earlier)
         self.distributed = sums_over_processes(optimizer)
         if self.planted is not None and self.distributed:
             raise UsageError("canaries are for a training in one process: each rank would draw its own inclusion bits")

@@ -125,6 +125,7 @@ class OpacusTraining(Adapter):
                 ghost=self._clipping == "ghost",
                 drawn=self._drawn_records,
                 public=self._parts.public,
+                earlier=self._parts.earlier,
                 is_rank=self._rank is not None,
             )
             self._replays.attach(training.guarded, training.undo, self._parts.loader)

@@ -138,6 +138,7 @@ class Rules(Probe[RuleFacts]):
             resumes=training.part > 1,
             compiled=script_parts.compiled is not None,
             replayer=training.replayer,
+            earlier=tuple(script_parts.earlier),
         )
         for rule in _installed() if self._given is None else self._given:
             with self._guarded(rule):

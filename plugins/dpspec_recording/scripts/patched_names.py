@@ -46,6 +46,12 @@ STEP_HOOK = PatchedName(
     is_replaced=False,
     purpose="the number of steps of each optimizer, also of those that are not private",
 )
+BEFORE_STEP_HOOK = PatchedName(
+    package="torch",
+    name="optim.optimizer.register_optimizer_step_pre_hook",
+    is_replaced=False,
+    purpose="a few values of the weights that an optimizer without privacy trains, to find these again in a model",
+)
 FORWARD_HOOK = PatchedName(
     package="torch",
     name="nn.Module.register_forward_pre_hook",
@@ -67,4 +73,13 @@ LOAD = PatchedName(
 )
 
 #: All names, in the order of the page.
-PATCHED_NAMES = (MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON, ITERATE, STEP_HOOK, FORWARD_HOOK, STATE_HOOK, LOAD)
+PATCHED_NAMES = (
+    MAKE_PRIVATE,
+    MAKE_PRIVATE_WITH_EPSILON,
+    ITERATE,
+    STEP_HOOK,
+    BEFORE_STEP_HOOK,
+    FORWARD_HOOK,
+    STATE_HOOK,
+    LOAD,
+)

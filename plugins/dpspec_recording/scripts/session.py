@@ -18,11 +18,13 @@ from dpspec_recording.notices import say, use_lines
 from dpspec_recording.scripts.imported import Imported
 from dpspec_recording.scripts.named_values import named_values
 from dpspec_recording.scripts.patched_names import ITERATE, LOAD, MAKE_PRIVATE, MAKE_PRIVATE_WITH_EPSILON
+from dpspec_recording.scripts.references import kept_dataset, reference_to
 
 if TYPE_CHECKING:
     from dpspec_recording.received_weights import LoadedTensors
     from dpspec_recording.scripts.steps import CountedSteps
     from dpspec_recording.scripts.training import PreparedTraining
+    from dpspec_recording.watching.trained_weights import SteppedWeights, TrainedWeights
 
 #: What to do about a training that no library prepares.
 OWN_LOOP = (
@@ -107,6 +109,9 @@ class Session:
         self._steps: CountedSteps | None = None
         self._is_client, self._obstacle = client, ""
         self._loaded: LoadedTensors | None = None
+        self._earlier: SteppedWeights | None = None
+        #: References to the iterators of loaders, and to their datasets.
+        self._iterated: list[tuple[Callable[[], Any], Callable[[], Any]]] = []
         #: By folder, the counted steps at the end of the last part.
         self._steps_at_end: dict[Path, list[int]] = {}
         self._undo = contextlib.ExitStack()
@@ -118,13 +123,16 @@ class Session:
 
     def _attach_torch(self, torch: Any) -> None:
         with self._guarded():
-            from torch.optim.optimizer import register_optimizer_step_post_hook
+            from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
             from dpspec_recording.model_hook import suppressed
             from dpspec_recording.scripts.steps import CountedSteps
+            from dpspec_recording.watching.trained_weights import SteppedWeights
 
             self._steps = CountedSteps()
+            self._earlier = None if self._is_client else SteppedWeights()  # a server's weights are trained by clients
             self._undo.callback(register_optimizer_step_post_hook(suppressed(self._stepped)).remove)
+            self._undo.callback(register_optimizer_step_pre_hook(suppressed(self._stepping)).remove)
             self._replace(torch.utils.data.DataLoader, ITERATE.name, self._iterating)
             if self._is_client:
                 from dpspec_recording.received_weights import LoadedTensors
@@ -174,7 +182,11 @@ class Session:
                 for training in owners:
                     if training.is_waiting:
                         self._begin(training)
-            return method(loader)
+            iterator = method(loader)
+            with self._guarded():
+                self._iterated = [pair for pair in self._iterated if pair[0]() is not None]
+                self._iterated.append((reference_to(iterator), kept_dataset(loader)))
+            return iterator
 
         return iterate
 
@@ -196,9 +208,16 @@ class Session:
 
         return load
 
+    def _stepping(self, optimizer: Any, *_: Any) -> None:
+        is_private = any(training.optimizer() is optimizer for training in self.trainings)
+        if self._earlier is not None and not is_private and not hasattr(optimizer, "original_optimizer"):
+            self._earlier.begin(optimizer)
+
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         if self._steps is None or hasattr(optimizer, "original_optimizer"):
             return
+        if self._earlier is not None:
+            self._earlier.end(optimizer, [dataset for iterator, dataset in self._iterated if iterator() is not None])
         stepped = [training for training in self.trainings if training.optimizer() is optimizer]
         if not stepped:
             self._steps.add(optimizer)
@@ -263,7 +282,15 @@ class Session:
         assert self._steps is not None
         before = self._steps.since(self._steps_at_end.get(folder, []), self._steps.now(), training.tensors)
         public = self._public_data()
-        training.begin(folder, resume=resume, before=before, received=self._loaded, public=public)
+        earlier = () if resume else self._earlier_weights(training)
+        training.begin(folder, resume=resume, before=before, received=self._loaded, public=public, earlier=earlier)
+
+    def _earlier_weights(self, training: PreparedTraining) -> list[TrainedWeights]:
+        """The weights that the script trained before a training: by other optimizers, and in private trainings."""
+        peers = [peer.weights for peer in training.before if peer.weights is not None]
+        for weights in peers:
+            weights.note()
+        return [*peers, *([] if self._earlier is None else self._earlier.until_now())]
 
     def _public_data(self) -> list[Any]:
         """The public data of the script; without a variable, the training is recorded as without its name."""

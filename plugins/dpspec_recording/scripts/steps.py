@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps
-
-
-def identities(tensors: Iterable[Any]) -> dict[int, ref[Any]]:
-    """A key for each tensor that no later one gets while the result is kept, unlike the id of a tensor that is gone.
-
-    Python has one weak reference without a callback of each object, so equal keys mean the same tensor.
-    """
-    return {id(reference): reference for reference in map(ref, tensors)}
+from dpspec_recording.scripts.references import identities
 
 
 @dataclass

@@ -19,8 +19,9 @@ from dpspec_recording.model_hook import suppressed
 from dpspec_recording.parts import Parts, sums_over_processes
 from dpspec_recording.received_weights import LoadedTensors
 from dpspec_recording.recorder import Recorder, writer_of
-from dpspec_recording.scripts.steps import identities
+from dpspec_recording.scripts.references import identities, reference_to
 from dpspec_recording.state_watch import parameters_digest
+from dpspec_recording.watching.trained_weights import TrainedWeights
 
 
 class PreparedTraining:
@@ -38,6 +39,7 @@ class PreparedTraining:
         missed: The number of steps of its optimizer that no recorder saw.
         returned: The number of loads of an earlier step's weights into its model.
         failure: Why it cannot be recorded; empty if it can.
+        weights: Of its model, as the script read them, and at the beginning of later trainings; None before it begins.
         is_distributed: Whether its optimizer sums over several processes.
     """
 
@@ -49,7 +51,7 @@ class PreparedTraining:
         self._weak = tuple(map(ref, (*self._held, engine.accountant)))
         self._module = ref(module)
         self.optimizer = ref(optimizer.original_optimizer)
-        self.dataset = _reference(getattr(prepared[-1], "dataset", None))
+        self.dataset = reference_to(getattr(prepared[-1], "dataset", None))
         self.tensors = identities(module.parameters())
         self.is_distributed = sums_over_processes(optimizer)
         self.before = before
@@ -62,6 +64,7 @@ class PreparedTraining:
         self._hooks: list[Any] = []
         self._others_before: tuple[OtherSteps, ...] = ()
         self.steps_at_end: list[int] = []
+        self.weights: TrainedWeights | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -130,6 +133,7 @@ class PreparedTraining:
         before: tuple[OtherSteps, ...] = (),
         received: LoadedTensors | None = None,
         public: Sequence[Any] = (),
+        earlier: Sequence[TrainedWeights] = (),
     ) -> None:
         """Begin the recording, or a further part of it.
 
@@ -139,6 +143,7 @@ class PreparedTraining:
             before: Steps of other optimizers since the end of the part before, or since the script began.
             received: Weights that the script loaded, if they come from a server.
             public: The public data of the script.
+            earlier: The weights that the script trained before.
 
         Raises:
             UsageError: The recorder does not support a part.
@@ -146,12 +151,21 @@ class PreparedTraining:
         self.stop_waiting()
         model, optimizer, loader, engine = self._parts()
         declared = dict.fromkeys(_DECLARED)
-        training_parts = Parts(model, optimizer, loader, engine, None, declared, public=list(public) or None)
+        training_parts = Parts(
+            model, optimizer, loader, engine, None, declared, public=list(public) or None, earlier=earlier
+        )
         recorder = Recorder(folder, training_parts, resume=resume, received=received)
         recorder.__enter__()
         self.folder, self.recorder, self._others_before = folder, recorder, before
         self._held = None  # the recorder holds them
-        hook = suppressed(lambda *_: self._read.setdefault(recorder.steps))
+        weights = self.weights = self.weights or TrainedWeights(f"training {folder.name}", model.parameters())
+        weights.datasets = [self.dataset]
+
+        def read(*_: Any) -> None:
+            self._read.setdefault(recorder.steps)
+            weights.note()
+
+        hook = suppressed(read)
         self._hooks.append(recognized.inner_module(model).register_state_dict_pre_hook(hook))  # type: ignore[no-untyped-call]
 
     def _parts(self) -> tuple[Any, ...]:
@@ -211,11 +225,3 @@ def _drawing_of(loader: Any) -> tuple[Any, ...]:
 
 #: The declarations of a custom loop. Opacus' optimizer and loader have these values.
 _DECLARED = ("noise_multiplier", "clip_norm", "rate", "records")
-
-
-def _reference(value: Any) -> Callable[[], Any]:
-    """A weak reference, or a function that returns None if the type has none, such as a list."""
-    try:
-        return ref(value)
-    except TypeError:
-        return lambda: None

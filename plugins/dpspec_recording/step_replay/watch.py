@@ -31,11 +31,13 @@ from dpspec_recording.step_replay.other_rows import OtherRows
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.read_vectors import ReadVectors
+from dpspec_recording.step_replay.read_weights import ReadWeights
 from dpspec_recording.step_replay.record_tables import reads_record_table
 from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
 
 if TYPE_CHECKING:
     from dpspec_recording.public_data import PublicData
+    from dpspec_recording.watching.trained_weights import TrainedWeights
 
 #: Step n with records is replayed with probability min(1, _FIRST / n), while all replays after the first
 #: ALWAYS took less than SHARE of the training's time. At most _SIZED first steps, and as many after a new call, are
@@ -67,6 +69,7 @@ class ReplayedSteps:
         ghost: bool,
         drawn: Callable[[], DrawnRecords | None] = lambda: None,
         public: PublicData | None = None,
+        earlier: Sequence[TrainedWeights] = (),
         is_rank: bool = False,
     ) -> None:
         """Make a replayer.
@@ -79,6 +82,7 @@ class ReplayedSteps:
             ghost: Whether the optimizer clips by ghost clipping.
             drawn: Returns the records of the current batch.
             public: The declared public data.
+            earlier: The weights that the script trained before.
             is_rank: Whether other processes add their sums after the noise: a trace ends before it.
         """
         self._drawn, self._public, self._is_rank = drawn, public, is_rank
@@ -119,6 +123,8 @@ class ReplayedSteps:
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
         self.numbers, self.read, self.other_rows = PythonNumbers(), ReadVectors(), OtherRows()
+        #: Weights that the script trained before, and that a step reads.
+        self.read_weights = ReadWeights(earlier)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.own_updates = OwnUpdates(getattr(optimizer, "original_optimizer", None), parameters)
         #: The steps of other optimizers, whose gradients may read records.
@@ -416,6 +422,8 @@ class ReplayedSteps:
             self._follow(trace, sums)
             self._search_tables(trace, sums)
             self.read.note(trace, self._omitted())
+            if not replay.abstained:
+                self.read_weights.note(trace, sums, self._omitted())
             drawn = self._drawn()
             if drawn is not None and len(self._segments) == 1 and not replay.abstained:
                 self.other_rows.note(trace, sums, self._omitted(), drawn.rows)

@@ -745,7 +745,7 @@ def test_rules_over_the_counts_of_a_run():
 def rules_of(*rules):
     """The probe of these rules, which observes a training of nothing."""
     observed = Rules(rules)
-    parts = SimpleNamespace(model=nn.Linear(2, 2), loader=None, compiled=None)
+    parts = SimpleNamespace(model=nn.Linear(2, 2), loader=None, compiled=None, earlier=[])
     observed.start(
         SimpleNamespace(
             replayer=None,
