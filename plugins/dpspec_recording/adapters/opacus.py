@@ -32,7 +32,7 @@ from dpspec_recording.step_replay.record_tables import MOST_RECORDS
 from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.clipped_sums import ClippedGradients, summed_gradients
 from dpspec_recording.sums.ghost_sums import GhostSums
-from dpspec_recording.watching.memory_rows import drawn_rows
+from dpspec_recording.watching.memory_rows import drawn_rows, tensors_in_memory
 from dpspec_recording.watching.step_hooks import attach_step_hooks, put_method
 
 #: Steps that are read together, and numbers of gradients that are kept for it.
@@ -126,6 +126,7 @@ class OpacusTraining(Adapter):
                 drawn=self._drawn_records,
                 public=self._parts.public,
                 earlier=self._parts.earlier,
+                dataset=tensors_in_memory(self._parts.loader),
                 is_rank=self._rank is not None,
             )
             self._replays.attach(training.guarded, training.undo, self._parts.loader)

@@ -17,11 +17,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from dpspec_recording.step_replay.calls import Pauses, is_script_mode_active
+from dpspec_recording.step_replay.dataset_values import OF_SHAPES, DatasetValues, memory_of
 from dpspec_recording.step_replay.limits import ROWS_ROUNDING
 from dpspec_recording.step_replay.trace import AbstainError, Operation, StepTrace, tensors_in, written_by
-
-#: Operations whose results have the shape of their argument, and not its values.
-_OF_SHAPES = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 
 #: Factors and summands for carried values. A clamp at 1 hides that a value of 1.7 grows, but not that it is 0.
 _OTHER_VALUES = ((1.0, 1.0), (0.0, 0.0))
@@ -30,10 +28,11 @@ _OTHER_VALUES = ((1.0, 1.0), (0.0, 0.0))
 class CarriedValues(TorchDispatchMode):
     """Follows the values of a traced step until the next one. It changes no value and draws no number."""
 
-    def __init__(self, parameters: Sequence[Tensor], pauses: Pauses) -> None:
-        """parameters: hold noisy sums alone."""
+    def __init__(self, parameters: Sequence[Tensor], pauses: Pauses, of_dataset: DatasetValues | None = None) -> None:
+        """parameters: hold noisy sums alone. of_dataset: follows the values of the dataset between steps."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._parameters = {_memory(parameter) for parameter in parameters}
+        self._of_dataset = of_dataset
+        self._parameters = {memory_of(parameter) for parameter in parameters}
         self._pauses = pauses
         #: The memory that holds values of the batch. A weak reference keeps its number from another use.
         self._memory: dict[int, StorageWeakRef] = {}
@@ -50,7 +49,7 @@ class CarriedValues(TorchDispatchMode):
             released: Sums whose noise the trace may show too: results that read them may be noisy.
         """
         self._before, self._memory = self._memory, {}
-        self._released = set(map(_memory, released))
+        self._released = set(map(memory_of, released))
         for tensor in batch:
             self._add(tensor)
         self.follow(trace.operations)
@@ -58,7 +57,7 @@ class CarriedValues(TorchDispatchMode):
     def forget(self, tensors: Sequence[Tensor]) -> None:
         """Follow these tensors no longer: the batch may be a view of the dataset."""
         for tensor in tensors:
-            self._memory.pop(_memory(tensor), None)
+            self._memory.pop(memory_of(tensor), None)
 
     def follow(self, operations: Sequence[Operation]) -> None:
         """Note the values that further operations of the step compute from the batch."""
@@ -66,8 +65,9 @@ class CarriedValues(TorchDispatchMode):
             self._follow(operation.function, operation.args, operation.kwargs, operation.results)
 
     def start(self) -> None:
-        """Follow values after the step, if :meth:`begin` noted some."""
-        if self._memory and not is_script_mode_active():
+        """Follow values after the step: values that :meth:`begin` noted, and values of the dataset."""
+        follows = bool(self._memory) or (self._of_dataset is not None and self._of_dataset.is_followed)
+        if follows and not is_script_mode_active():
             self._active = True
             self.__enter__()  # type: ignore[no-untyped-call]
         else:
@@ -79,6 +79,8 @@ class CarriedValues(TorchDispatchMode):
             self._active = False
             if _get_current_dispatch_mode() is self:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            if self._of_dataset is not None:
+                self._of_dataset.forget_released()
         if not keep:
             self._memory = {}
 
@@ -106,7 +108,7 @@ class CarriedValues(TorchDispatchMode):
 
     def held_before(self, tensor: Tensor) -> bool:
         """Whether a tensor of a step holds values of the batch before the one of :meth:`begin`."""
-        return tensor.layout == torch.strided and _memory(tensor) in self._before
+        return tensor.layout == torch.strided and memory_of(tensor) in self._before
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -114,25 +116,21 @@ class CarriedValues(TorchDispatchMode):
         results = func(*args, **(kwargs or {}))
         if self._active and not self._pauses.depth:
             self._follow(func, args, kwargs or {}, results)
+            if self._of_dataset is not None and self._of_dataset.is_followed:
+                self._of_dataset.follow(func, args, kwargs or {}, results)
         return results
 
     def _follow(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], results: Any) -> None:
-        if func._schema.name.endswith(_OF_SHAPES):
+        if func._schema.name.endswith(OF_SHAPES):
             return
         if any(map(self._holds, tensors_in((args, dict(kwargs))))):
             for tensor in (*tensors_in(results), *written_by(func, args, kwargs)):
                 self._add(tensor)
 
     def _add(self, tensor: Tensor) -> None:
-        number = _memory(tensor)
+        number = memory_of(tensor)
         if number not in self._parameters | self._released and number not in self._memory:
             self._memory[number] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
     def _holds(self, tensor: Tensor) -> bool:
-        return tensor.layout == torch.strided and _memory(tensor) in self._memory
-
-
-def _memory(tensor: Tensor) -> int:
-    """The number of the memory of a tensor."""
-    number: int = tensor.untyped_storage()._cdata
-    return number
+        return tensor.layout == torch.strided and memory_of(tensor) in self._memory

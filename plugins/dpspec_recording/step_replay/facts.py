@@ -32,7 +32,8 @@ class ReplayFacts:
     with another number of Python in their operations than an earlier one; reading: with one that follows from a read
     number; testing: with a condition on the batch in Python. exchanging: the number of steps whose sum depends on
     values that other processes sent; projected: the number of replayed steps whose sum is clipped again as a whole;
-    reading_radius: those that read numbers from other tensors for it.
+    reading_radius: those that read numbers from other tensors for it. computing: the number of steps whose sum depends
+    on values that the script computed from the dataset between steps.
     """
 
     tried: Number = field(metadata=_SUM)
@@ -52,6 +53,7 @@ class ReplayFacts:
     exchanging: Count = field(default=0, metadata=_SUM)
     projected: Count = field(default=0, metadata=_SUM)
     reading_radius: Count = field(default=0, metadata=_SUM)
+    computing: Count = field(default=0, metadata=_SUM)
 
     @classmethod
     def of_none(cls, failure: str) -> "ReplayFacts":

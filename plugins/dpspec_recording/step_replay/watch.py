@@ -21,6 +21,7 @@ from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec_recording.step_replay.carried_values import CarriedValues
+from dpspec_recording.step_replay.dataset_values import DatasetValues
 from dpspec_recording.step_replay.facts import ReplayFacts, SizeFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
@@ -70,6 +71,7 @@ class ReplayedSteps:
         drawn: Callable[[], DrawnRecords | None] = lambda: None,
         public: PublicData | None = None,
         earlier: Sequence[TrainedWeights] = (),
+        dataset: Sequence[Tensor] = (),
         is_rank: bool = False,
     ) -> None:
         """Make a replayer.
@@ -83,6 +85,7 @@ class ReplayedSteps:
             drawn: Returns the records of the current batch.
             public: The declared public data.
             earlier: The weights that the script trained before.
+            dataset: The tensors in memory that hold the records.
             is_rank: Whether other processes add their sums after the noise: a trace ends before it.
         """
         self._drawn, self._public, self._is_rank = drawn, public, is_rank
@@ -93,11 +96,13 @@ class ReplayedSteps:
         #: Whether the first dimension of the model's inputs and outputs is the batch, not time.
         self._batch_first = bool(getattr(model, "batch_first", True))
         self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        self._carried = CarriedValues(list(model.parameters()), self.pauses)
+        self._of_dataset = DatasetValues(dataset, model.parameters())
+        self._carried = CarriedValues(list(model.parameters()), self.pauses, self._of_dataset)
         #: The number of steps whose sum depends on values that the script computed from the batch before.
         self.carrying = 0
-        #: The number of steps whose sum depends on a table that depends on all records.
-        self.tables = 0
+        #: The number of steps whose sum depends on a table that depends on all records, and on values that the script
+        #: computed from the dataset between steps.
+        self.tables = self.computing = 0
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
@@ -159,6 +164,7 @@ class ReplayedSteps:
             reading=self.numbers.reading,
             testing=self.numbers.testing,
             tables=self.tables,
+            computing=self.computing,
             sizes=self._size_facts(),
             exchanging=self._exchanging,
         )
@@ -175,6 +181,7 @@ class ReplayedSteps:
 
         if any(getattr(module, "_compiled_call_impl", None) is not None for module in self._model.modules()):
             self.abstained = "the model is compiled"
+            self._of_dataset.end()
             return
 
         def start() -> None:
@@ -195,6 +202,7 @@ class ReplayedSteps:
                 return
             if torch.compiler.is_compiling():  # of a function around the model: its operations are not traced
                 self._compiles = True
+                self._of_dataset.end()
                 return
             if self._trace is not None or self._chosen is not False:
                 guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
@@ -283,6 +291,7 @@ class ReplayedSteps:
         except Exception as error:
             self.stop()
             self._given_up, self.abstained = True, f"{type(error).__name__}: {error}"[:200]
+            self._of_dataset.end()
 
     def _notes_calls(self) -> bool:
         """Whether to note the calls of this step from now on."""
@@ -293,6 +302,7 @@ class ReplayedSteps:
     def _load(self, batch: Any, records: int) -> None:
         """The loader returns a batch: another one of the step if a forward pass began, else the first."""
         self._carried.stop(keep=True)
+        self._of_dataset.forget(tensors_in(batch))
         if self._given_up or self._compiles or not self._steps:
             return
         self.stop()
@@ -304,9 +314,11 @@ class ReplayedSteps:
             self._trace.ignores_reads = True
 
     def _begin(self, arguments: Any) -> None:
-        self._carried.stop(keep=True)
         inputs = [tensor for tensor in tensors_in(arguments) if tensor.dim() and id(tensor) not in self._known]
         trains = torch.is_grad_enabled() and self._model.training
+        # a pass without gradients, between steps, may compute values that the next step reads
+        if trains or not self._of_dataset.is_followed:
+            self._carried.stop(keep=True)
         if self._trace is not None and not self._segments:
             is_read = not self._trace.failure and comes_from(self._trace, inputs, self._loaded)
             if self.others.replays and trains and not is_read and not self._trace.failure:
@@ -348,6 +360,8 @@ class ReplayedSteps:
     def _choose(self) -> bool:
         if self._calls.are_new:  # a changed loss may be another reduction
             self._unsized = 0
+            return True
+        if self._of_dataset.ask_for_replay():
             return True
         if self.others.choose_step() or (not self._ghost and 0 <= self._unsized < _SIZED):
             return True
@@ -425,6 +439,8 @@ class ReplayedSteps:
             if not replay.abstained:
                 self.read_weights.note(trace, sums, self._omitted())
             drawn = self._drawn()
+            lengths = len(self._inputs[0]), 0 if drawn is None else drawn.records
+            self.computing += self._of_dataset.move(trace, sums, self._omitted(), lengths)
             if drawn is not None and len(self._segments) == 1 and not replay.abstained:
                 self.other_rows.note(trace, sums, self._omitted(), drawn.rows)
         if not self._ghost and self._unsized >= 0:

@@ -50,6 +50,21 @@ def attributes_with_rows(loader: Any) -> list[Any]:
     return tensors if indices is None else [t[torch.as_tensor(indices, device=t.device)] for t in tensors]
 
 
+def tensors_in_memory(loader: Any) -> list[Any]:
+    """The tensors themselves that the dataset of a loader holds, also of records outside of its ``Subset``."""
+    import torch
+    from torch.utils.data import ConcatDataset, TensorDataset
+
+    dataset, _ = dataset_of(loader)
+    joined = dataset.datasets if type(dataset) is ConcatDataset else [dataset]
+    tensors = [tensor for inner in joined if isinstance(inner, TensorDataset) for tensor in inner.tensors]
+    if not tensors and hasattr(dataset, "__len__"):
+        values = getattr(dataset, "__dict__", {}).values()
+        tensors = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
+        tensors = [tensor for tensor in tensors if len(tensor) == len(dataset)]
+    return tensors
+
+
 def drawn_rows(loader: Any, drawn: Any) -> tuple[tuple[Any, ...], Any, int] | None:
     """The records of a batch in the dataset that holds them, inside of ``Subset``; None if they are not in memory.
 
