@@ -97,6 +97,18 @@ def after_public_rows(data):
     privately(data, copy.deepcopy(plainly(rows(100))))
 
 
+def after_steps_on_public_rows(data):
+    model, public = nn.Linear(FEATURES, 2), rows(100)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):
+        for x, y in DataLoader(public, batch_size=50):
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+    model.zero_grad(set_to_none=True)
+    privately(data, model)
+
+
 def after_a_private_one_on_others(data):
     halves = Subset(data, range(150)), Subset(data, range(150, 300))
     privately(halves[1], loaded(privately(halves[0])))
@@ -156,6 +168,7 @@ def test_weights_of_earlier_steps_on_the_records_are_named(tmp_path, call, train
 
 HONEST = [
     (after_public_rows, "1"),
+    (after_steps_on_public_rows, "1"),
     (after_a_private_one_on_others, "2"),
     (next_to_a_baseline, "1"),
     (with_a_public_teacher, "1"),
