@@ -159,9 +159,9 @@ def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumptio
         )
     if facts is not None and facts.computing:
         doubts.append(
-            f"{several(facts.computing, 'replayed step')} used values that the script computed from the dataset "
-            "between steps (centroids, a mean prediction, a threshold): a record then also changes the gradients of "
-            "others; compute them from public data, or with noise whose epsilon you add"
+            f"{several(facts.computing, 'replayed step')} used values that the script computed from all "
+            "records or from earlier batches (centroids, a mean prediction, a threshold): a record then also changes "
+            "the gradients of others; compute them from public data, or with noise whose epsilon you add"
         )
     text = f", but {', and '.join(doubts)}" if doubts else _tested(facts)
     return stated("unmixed-batches", text, "unchecked" if doubts else "declared")

@@ -8,7 +8,7 @@ replayed step called, so a step with these calls is replayed too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
@@ -53,6 +53,8 @@ class StepCalls(TorchFunctionMode):
     def __init__(self, pauses: Pauses | None = None) -> None:
         super().__init__()
         self.active, self._pauses = False, pauses or Pauses()
+        #: Gets each call with its results.
+        self.observe: Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None] | None = None
         self._kinds: set[Any] = set()
         self._replayed: set[Any] = set()
         self._tries: dict[Any, int] = {}  # of kinds that no replayed step called
@@ -95,7 +97,10 @@ class StepCalls(TorchFunctionMode):
         if not self._pauses.depth:
             options = [(name, _option(value)) for name, value in named.items()]
             self._kinds.add((func, *map(_option, args), *options))
-        return func(*args, **named)
+        results = func(*args, **named)
+        if self.observe is not None and not self._pauses.depth:
+            self.observe(func, args, named, results)
+        return results
 
 
 def _option(value: Any) -> Any:

@@ -79,8 +79,8 @@ class CarriedValues(TorchDispatchMode):
             self._active = False
             if _get_current_dispatch_mode() is self:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            if self._of_dataset is not None:
-                self._of_dataset.forget_released()
+        if self._of_dataset is not None:
+            self._of_dataset.forget_released()
         if not keep:
             self._memory = {}
 

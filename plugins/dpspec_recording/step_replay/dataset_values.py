@@ -1,4 +1,4 @@
-"""Values that a script computes from the dataset between steps, and that a step reads: centroids, priors, thresholds.
+"""Values that a script computes from the dataset or from earlier batches, and that a step reads: centroids, priors.
 
 The mistake: in each epoch a statistic of all records enters the loss of each record::
 
@@ -6,8 +6,9 @@ The mistake: in each epoch a statistic of all records enters the loss of each re
         centroids = torch.stack([embed(x[y == k]).mean(0) for k in range(classes)])
     loss = cross_entropy(...) + (embed(batch) - centroids[labels]).square().mean()
 
-The operations between a step and the next batch are followed from the memory of the dataset's tensors. Numbers of
-Python, arrays, values from before the first step, and a dataset that is not in memory are not.
+Operations between a step and the next batch are followed from the memory of the dataset's tensors and of the batches,
+calls of torch within audited steps from the batches, and the model's outputs at batches. Numbers of Python, arrays,
+values from before the first step, batches that workers load, and a dataset that is not in memory are not followed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from dpspec_recording.step_replay.trace import AbstainError, StepTrace, tensors_
 #: Operations whose results have the shape of their argument, and not its values.
 OF_SHAPES = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 
-#: The largest number of followed operations, and of steps that are replayed because there are new values.
-_MOST_OPERATIONS, _MOST_TRIES = 20_000, 3
+#: The largest number of operations between steps that are followed.
+_MOST_OPERATIONS = 20_000
 
 
 def memory_of(tensor: Tensor) -> int:
@@ -40,7 +41,7 @@ def _kept(tensor: Tensor) -> StorageWeakRef:
 
 
 class DatasetValues:
-    """Follows the values that operations compute from the tensors of a dataset."""
+    """Follows the values that operations compute from the records, in the tensors of a dataset or in batches."""
 
     def __init__(self, dataset: Iterable[Tensor], parameters: Iterable[Tensor]) -> None:
         """dataset: the tensors that hold the records. parameters: hold noisy sums alone."""
@@ -48,13 +49,12 @@ class DatasetValues:
         self._dataset = {memory_of(tensor): _kept(tensor) for tensor in dataset if tensor.layout == torch.strided}
         self._parameters = set(map(memory_of, parameters))
         self._memory: dict[int, StorageWeakRef] = {}
-        self._operations = self._tries = 0
-        self._replayed: set[int] = set()
+        self._operations, self._asked = 0, 1
 
     @property
     def is_followed(self) -> bool:
         """Whether further operations are followed."""
-        return bool(self._dataset) and self._operations < _MOST_OPERATIONS
+        return self._operations < _MOST_OPERATIONS
 
     def follow(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], results: Any) -> None:
         """Note the results of an operation that reads the dataset, or values computed from it."""
@@ -62,6 +62,23 @@ class DatasetValues:
             self._follow(func, args, kwargs, results)
         except Exception:  # a tensor without a memory, as some subclasses are
             self.end()
+
+    def follow_call(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], results: Any) -> None:
+        """Note the results of a call of torch within a step that reads its batch, or values computed from records."""
+        if not self.is_followed or getattr(func, "__name__", "").endswith(OF_SHAPES):
+            return
+        try:
+            if any(map(self._is_computed, tensors_in((args, dict(kwargs))))):
+                self.add(tensors_in((results, args[0] if func is Tensor.__setitem__ else None)))
+        except Exception:
+            self.end()
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Note the tensors of a batch, or results that depend on it."""
+        for tensor in tensors if self.is_followed else ():
+            number = memory_of(tensor) if tensor.layout == torch.strided else None
+            if number is not None and number not in self._parameters and number not in self._dataset:
+                self._memory[number] = _kept(tensor)
 
     def end(self) -> None:
         """Follow no further operation."""
@@ -72,30 +89,19 @@ class DatasetValues:
         if func._schema.name.endswith(OF_SHAPES):
             return
         if any(self._holds(tensor) for tensor in tensors_in((args, dict(kwargs)))):
-            for tensor in (*tensors_in(results), *written_by(func, args, kwargs)):
-                number = memory_of(tensor) if tensor.layout == torch.strided else None
-                if number is not None and number not in self._parameters and number not in self._dataset:
-                    self._memory[number] = _kept(tensor)
+            self.add((*tensors_in(results), *written_by(func, args, kwargs)))
 
     def forget_released(self) -> None:
         """Forget the values that the script has released."""
         for number in [number for number, memory in self._memory.items() if memory.expired()]:  # type: ignore[no-untyped-call]
             del self._memory[number]
 
-    def ask_for_replay(self) -> bool:
-        """Whether a step is to be replayed because there are values that no replayed step may have read."""
-        new = self._memory.keys() - self._replayed
-        if not new or self._tries >= _MOST_TRIES:
+    def ask_for_replay(self, step: int) -> bool:
+        """Whether to replay the step of this number, as it may read values: one in each doubling of the steps."""
+        if not self._memory or step < 2 * self._asked:
             return False
-        self._tries += 1
-        self._replayed |= new
+        self._asked = step
         return True
-
-    def forget(self, batch: Iterable[Tensor]) -> None:
-        """Forget the tensors of the batch, which the loader takes from the dataset."""
-        for tensor in batch:
-            if tensor.layout == torch.strided:
-                self._memory.pop(memory_of(tensor), None)
 
     def move(
         self, trace: StepTrace, sums: Sequence[Tensor], omitted: Collection[int], lengths: Collection[int]

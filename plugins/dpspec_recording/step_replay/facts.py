@@ -33,7 +33,7 @@ class ReplayFacts:
     number; testing: with a condition on the batch in Python. exchanging: the number of steps whose sum depends on
     values that other processes sent; projected: the number of replayed steps whose sum is clipped again as a whole;
     reading_radius: those that read numbers from other tensors for it. computing: the number of steps whose sum depends
-    on values that the script computed from the dataset between steps.
+    on values that the script computed from the dataset or from earlier batches.
     """
 
     tried: Number = field(metadata=_SUM)

@@ -92,11 +92,12 @@ class ReplayedSteps:
         self._known_batches: list[tuple[Tensor, int]] = []  # public ones, with the number of operations before
         self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
         self.pauses = pauses or Pauses()
+        self._of_dataset = DatasetValues(dataset, model.parameters())
         self._calls = StepCalls(self.pauses)
+        self._calls.observe = self._of_dataset.follow_call
         #: Whether the first dimension of the model's inputs and outputs is the batch, not time.
         self._batch_first = bool(getattr(model, "batch_first", True))
         self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        self._of_dataset = DatasetValues(dataset, model.parameters())
         self._carried = CarriedValues(list(model.parameters()), self.pauses, self._of_dataset)
         #: The number of steps whose sum depends on values that the script computed from the batch before.
         self.carrying = 0
@@ -208,7 +209,9 @@ class ReplayedSteps:
                 guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
             start()
 
-        def after(_: Any, __: Any, output: Any) -> None:
+        def after(_: Any, args: Any, output: Any) -> None:
+            if not torch.compiler.is_compiling():
+                self._of_dataset.follow_call(None, args, {}, output)
             is_private = bool(self._segments) and not self._is_noised and not self._updated
             if is_private and not torch.compiler.is_compiling():
                 guarded(lambda: self._try(lambda: self._note(output)))
@@ -302,7 +305,7 @@ class ReplayedSteps:
     def _load(self, batch: Any, records: int) -> None:
         """The loader returns a batch: another one of the step if a forward pass began, else the first."""
         self._carried.stop(keep=True)
-        self._of_dataset.forget(tensors_in(batch))
+        self._of_dataset.add(tensors_in(batch))
         if self._given_up or self._compiles or not self._steps:
             return
         self.stop()
@@ -361,7 +364,7 @@ class ReplayedSteps:
         if self._calls.are_new:  # a changed loss may be another reduction
             self._unsized = 0
             return True
-        if self._of_dataset.ask_for_replay():
+        if self._of_dataset.ask_for_replay(self._steps + 1):
             return True
         if self.others.choose_step() or (not self._ghost and 0 <= self._unsized < _SIZED):
             return True

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, softmax
 from torch.utils.data import DataLoader
 
 from dpspec_recording.probes.replays import Replays
-from dpspec_recording.step_replay.calls import Pauses
+from dpspec_recording.step_replay.calls import Pauses, StepCalls
 from dpspec_recording.step_replay.carried_values import CarriedValues
 from dpspec_recording.step_replay.dataset_values import DatasetValues
 from dpspec_recording.step_replay.trace import StepTrace
@@ -66,20 +66,36 @@ def test_labels_of_the_batch_and_tables_of_all_records_are_other_tests():
     assert not moves(lambda x: 2.0 * x, lambda batch, computed: (batch - computed[:BATCH]).sum(0))
 
 
-def test_steps_are_replayed_for_new_values_only():
+def test_one_step_in_each_doubling_is_replayed_while_values_exist():
     x = torch.randn(RECORDS, WIDTH)
     values = DatasetValues([x], [])
-    follows, kept = CarriedValues([], Pauses(), values), []
-    asked = []
-    for number in range(6):
-        follows.start()
-        kept += [x.mean(0)] if number != 1 else []
-        follows.stop()
-        asked.append(values.ask_for_replay())
-    assert asked == [True, False, True, True, False, False]
+    follows = CarriedValues([], Pauses(), values)
+    assert not values.ask_for_replay(2)
+    follows.start()
+    kept = [x.mean(0)]
+    follows.stop()
+    assert [step for step in range(2, 40) if values.ask_for_replay(step)] == [2, 4, 8, 16, 32]
     kept.clear()
     values.forget_released()
-    assert not values.ask_for_replay()
+    assert not values.ask_for_replay(64)
+
+
+def test_calls_within_a_step_are_followed_from_its_batch():
+    values, table = DatasetValues([torch.randn(RECORDS, WIDTH)], []), torch.zeros(3, WIDTH)
+    calls = StepCalls()
+    calls.observe = values.follow_call
+    batch, earlier = torch.randn(BATCH, WIDTH), torch.randn(BATCH + 1, WIDTH)
+    values.add([earlier])
+    calls.start()
+    table[1] = earlier.square().mean(0)
+    public = torch.zeros_like(earlier) + 1.0
+    calls.stop()
+    for computed, is_moved in ((table, True), (public, False)):
+        trace = StepTrace()
+        trace.start()
+        total = centered(batch, computed[1])
+        trace.stop()
+        assert values.move(trace, [total], {id(batch)}, (BATCH, RECORDS)) == is_moved
 
 
 def test_a_tensor_without_a_memory_ends_the_search_alone(monkeypatch):
@@ -91,7 +107,26 @@ def test_a_tensor_without_a_memory_ends_the_search_alone(monkeypatch):
     assert x.mean(0).shape == (WIDTH,)
     follows.stop()
     assert not values.is_followed
-    assert not values.ask_for_replay()
+    assert not values.ask_for_replay(2)
+
+
+class OfBatches:
+    """A training whose loss reads a statistic of the batches of the epoch before."""
+
+    def __init__(self, loss):
+        self.loss = loss
+
+    def __call__(self, training: Training) -> None:
+        statistic = torch.tensor(0.7)
+        for _ in range(3):
+            kept = []
+            for x, y in training.loader:
+                training.private.zero_grad()
+                losses = cross_entropy(training.model(x), y, reduction="none")
+                self.loss(losses, statistic).mean().backward()
+                training.private.step()
+                kept.append(losses.detach())
+            statistic = torch.cat(kept).median()
 
 
 class EachEpoch:
@@ -151,7 +186,7 @@ def test_statistics_of_all_records_in_the_loss_leave_the_claim_open(tmp_path: Pa
     found = recorded(tmp_path / "run", EachEpoch(compute, loss))
     assumption = found.assumption("unmixed-batches")
     assert (found.run.fact(Replays).computing > 0, assumption.status) == (True, "unchecked")
-    assert "from the dataset between steps" in assumption.text
+    assert "from all records or from earlier batches" in assumption.text
 
 
 @pytest.mark.ci
@@ -159,3 +194,19 @@ def test_statistics_of_all_records_in_the_loss_leave_the_claim_open(tmp_path: Pa
 def test_statistics_of_public_rows_and_logs_leave_nothing_open(tmp_path: Path, compute, loss) -> None:
     found = recorded(tmp_path / "run", EachEpoch(compute, loss))
     assert (found.run.fact(Replays).computing, found.assumption("unmixed-batches").status) == (0, "declared")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_statistic_of_the_batches_of_an_epoch_leaves_the_claim_open(tmp_path: Path, is_read: bool) -> None:
+    found = recorded(tmp_path / "run", OfBatches(weighted if is_read else logged_only))
+    status = "unchecked" if is_read else "declared"
+    assert (found.run.fact(Replays).computing > 0, found.assumption("unmixed-batches").status) == (is_read, status)
+
+
+def weighted(losses: Tensor, statistic: Tensor) -> Tensor:
+    return losses * torch.sigmoid(statistic - losses.detach())
+
+
+def logged_only(losses: Tensor, statistic: Tensor) -> Tensor:
+    return losses
