@@ -20,8 +20,7 @@ from dpspec.text import several
 from dpspec_recording.rules.records_in_model import rows_in
 from dpspec_recording.watching.memory_rows import tensors_of
 
-#: Writes to a parameter after which an initialization, or a loaded state, does not explain them, and the most writes of
-#: a step.
+#: The number of writes to a parameter that no initialization and no loaded state explains, and the largest of a step.
 _WRITES, _WRITES_OF_STEP = 10, 3
 
 #: The fewest values of rows that are equal by no chance.
