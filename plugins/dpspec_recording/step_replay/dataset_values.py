@@ -96,26 +96,23 @@ class DatasetValues:
         for number in [number for number, memory in self._memory.items() if memory.expired()]:  # type: ignore[no-untyped-call]
             del self._memory[number]
 
-    def ask_for_replay(self, step: int) -> bool:
-        """Whether to replay the step of this number, as it may read values: one in each doubling of the steps."""
+    def ask_for_trace(self, step: int) -> bool:
+        """Whether to trace the step of this number, as it may read values: one in each doubling of the steps."""
         if not self._memory or step < 2 * self._asked:
             return False
         self._asked = step
         return True
 
-    def move(
-        self, trace: StepTrace, sums: Sequence[Tensor], omitted: Collection[int], lengths: Collection[int]
-    ) -> bool:
-        """Whether the sums of a step depend on the values.
+    def read_by(self, trace: StepTrace, omitted: Collection[int], lengths: Collection[int]) -> list[Tensor]:
+        """The values from before a step that it reads.
 
         Args:
             trace: The stopped trace of the step.
-            sums: Its clipped sum.
             omitted: The numbers (``id``) of the tensors of its batch.
             lengths: The numbers of records in the batch and in the dataset: labels have the first length, and tables
                 with the second one are searched by :mod:`~dpspec_recording.step_replay.record_tables`.
         """
-        read = [
+        return [
             tensor
             for tensor in trace.tensors_before()
             if tensor.is_floating_point()
@@ -123,9 +120,11 @@ class DatasetValues:
             and self._is_computed(tensor)
             and not (tensor.dim() and len(tensor) in lengths)
         ]
-        if not read:
-            return False
-        for factor, shift in ((1.0, 1.0), (0.0, 0.0)):
+
+    @staticmethod
+    def move(trace: StepTrace, sums: Sequence[Tensor], read: Sequence[Tensor]) -> bool:
+        """Whether the sums of a step depend on the values that it ``read``."""
+        for factor, shift in ((1.0, 1.0), (0.0, 0.0)) if read else ():
             try:
                 moved = trace.replay_with_other_memory(read, sums, factor=factor, shift=shift)
             except AbstainError:

@@ -124,6 +124,7 @@ class ReplayedSteps:
         self._powers, self._removed = [0.0, 0.0], 0.0
         self._exchanging = 0  # steps whose sum depends on values of other processes
         self._chosen: bool | None = None
+        self._searches = False  # whether this step is traced for values that the script computed before alone
         self._given_up = self._compiles = False
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
@@ -361,14 +362,16 @@ class ReplayedSteps:
         return self._is_interrupted and any(gradient is not None for gradient in held)
 
     def _choose(self) -> bool:
+        is_asked, self._searches = self._of_dataset.ask_for_trace(self._steps + 1), False
         if self._calls.are_new:  # a changed loss may be another reduction
             self._unsized = 0
             return True
-        if self._of_dataset.ask_for_replay(self._steps + 1):
-            return True
         if self.others.choose_step() or (not self._ghost and 0 <= self._unsized < _SIZED):
             return True
-        return chosen(self._random, self._tried, self._steps + 1, self._seconds, time.monotonic() - self._started)
+        if chosen(self._random, self._tried, self._steps + 1, self._seconds, time.monotonic() - self._started):
+            return True
+        self._searches = is_asked
+        return is_asked
 
     def _note(self, output: Any) -> None:
         assert self._trace is not None
@@ -408,6 +411,12 @@ class ReplayedSteps:
         trace = self._trace
         assert trace is not None
         self.stop(keep=True)
+        drawn = self._drawn()
+        lengths = len(self._inputs[0]), 0 if drawn is None else drawn.records
+        computed = [] if trace.failure else self._of_dataset.read_by(trace, self._omitted(), lengths)
+        if self._searches and not computed:  # a trace costs about a step, and a replay tens of steps
+            self._forget()
+            return
         self._tried += 1
         start = time.monotonic()
         limits = self._optimizer.max_grad_norm  # one for each layer, or of the whole
@@ -420,7 +429,7 @@ class ReplayedSteps:
             gradients=self._gradients,
             per_sample=self._per_sample(trace),
             skips_counts=self._ghost,
-            drawn=self._drawn(),
+            drawn=drawn,
             trained=[parameter for parameter in self._model.parameters() if parameter.requires_grad],
         )
         replay = None
@@ -441,9 +450,7 @@ class ReplayedSteps:
             self.read.note(trace, self._omitted())
             if not replay.abstained:
                 self.read_weights.note(trace, sums, self._omitted())
-            drawn = self._drawn()
-            lengths = len(self._inputs[0]), 0 if drawn is None else drawn.records
-            self.computing += self._of_dataset.move(trace, sums, self._omitted(), lengths)
+            self.computing += self._of_dataset.move(trace, sums, computed)
             if drawn is not None and len(self._segments) == 1 and not replay.abstained:
                 self.other_rows.note(trace, sums, self._omitted(), drawn.rows)
         if not self._ghost and self._unsized >= 0:

@@ -34,7 +34,7 @@ def moves(compute: Callable[[Tensor], Tensor], step: Callable[[Tensor, Tensor], 
     trace.start()
     total = step(batch, computed)
     trace.stop()
-    return values.move(trace, [total], {id(batch)}, (BATCH, RECORDS))
+    return values.move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS)))
 
 
 def centered(batch: Tensor, computed: Tensor) -> Tensor:
@@ -66,18 +66,18 @@ def test_labels_of_the_batch_and_tables_of_all_records_are_other_tests():
     assert not moves(lambda x: 2.0 * x, lambda batch, computed: (batch - computed[:BATCH]).sum(0))
 
 
-def test_one_step_in_each_doubling_is_replayed_while_values_exist():
+def test_one_step_in_each_doubling_is_traced_while_values_exist():
     x = torch.randn(RECORDS, WIDTH)
     values = DatasetValues([x], [])
     follows = CarriedValues([], Pauses(), values)
-    assert not values.ask_for_replay(2)
+    assert not values.ask_for_trace(2)
     follows.start()
     kept = [x.mean(0)]
     follows.stop()
-    assert [step for step in range(2, 40) if values.ask_for_replay(step)] == [2, 4, 8, 16, 32]
+    assert [step for step in range(2, 40) if values.ask_for_trace(step)] == [2, 4, 8, 16, 32]
     kept.clear()
     values.forget_released()
-    assert not values.ask_for_replay(64)
+    assert not values.ask_for_trace(64)
 
 
 def test_calls_within_a_step_are_followed_from_its_batch():
@@ -95,7 +95,7 @@ def test_calls_within_a_step_are_followed_from_its_batch():
         trace.start()
         total = centered(batch, computed[1])
         trace.stop()
-        assert values.move(trace, [total], {id(batch)}, (BATCH, RECORDS)) == is_moved
+        assert values.move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS))) == is_moved
 
 
 def test_a_tensor_without_a_memory_ends_the_search_alone(monkeypatch):
@@ -107,7 +107,7 @@ def test_a_tensor_without_a_memory_ends_the_search_alone(monkeypatch):
     assert x.mean(0).shape == (WIDTH,)
     follows.stop()
     assert not values.is_followed
-    assert not values.ask_for_replay(2)
+    assert not values.ask_for_trace(2)
 
 
 class OfBatches:
