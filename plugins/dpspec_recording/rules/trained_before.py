@@ -10,7 +10,7 @@ private training on the same records, whose epsilon adds up, and steps that read
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +20,8 @@ from dpspec.text import several
 from dpspec_recording.rules.records_in_model import rows_in
 from dpspec_recording.watching.memory_rows import tensors_of
 
-#: The number of writes to a parameter that no initialization and no loaded state explains, and the largest of a step.
-_WRITES, _WRITES_OF_STEP = 10, 3
+#: The number of writes to a parameter that no initialization and no loaded state explains.
+_WRITES = 10
 
 #: The fewest values of rows that are equal by no chance.
 _FEWEST_VALUES = 4
@@ -68,7 +68,7 @@ class EarlierTraining:
     """Traces of a training before the block.
 
     Attributes:
-        writes: The smallest number of writes to a trained parameter; 0 if steps on other records explain them.
+        writes: The smallest number of writes to a trained parameter.
         has_state: Whether the optimizer has state.
         is_wrapped: Whether ``make_private`` wrapped the optimizer twice.
         weights: Those that the script trained before, unless it did so on other records.
@@ -104,12 +104,10 @@ class TrainedBefore(TrainingRule[EarlierTraining]):
         for weights in setup.earlier:
             begins = any(weights.include(tensor) for tensor in tensors)
             self._earlier.append((weights, begins, _have_common_records(weights, setup.loader)))
-        on_others = sum(weights.steps for weights, begins, common in self._earlier if begins and common is False)
-        if on_others and self._facts.writes < _WRITES + _WRITES_OF_STEP * on_others:
-            self._facts = replace(self._facts, writes=0)
 
     def facts(self) -> EarlierTraining:
         read = [] if self._replayer is None else self._replayer.read_weights.found
+        facts = self._facts
         used = (
             EarlierWeights(
                 name=weights.name,
@@ -122,7 +120,9 @@ class TrainedBefore(TrainingRule[EarlierTraining]):
             if common is not False
         )
         weights = tuple(filter(EarlierWeights.is_used, used))[:_MOST_LISTED]
-        return replace(self._facts, weights=weights)
+        return EarlierTraining(
+            writes=facts.writes, has_state=facts.has_state, is_wrapped=facts.is_wrapped, weights=weights
+        )
 
     @staticmethod
     def caution(facts: EarlierTraining, run: RuleRun) -> str:
