@@ -81,9 +81,9 @@ if TYPE_CHECKING:
 #: The public names of each module.
 _NAMES = {
     "numerics": (
-        "Boundary DIRECTIONS Direction Directions EPS Floats Interval LEAST_TRIED NeverHoldsError OPPOSITE bisect "
-        "bisect_by_margin crossing directions find_boundary finite inside one_direction positive round_down round_up "
-        "smallest whole"
+        "Boundary DIRECTIONS Direction Directions EPS Floats Interval LARGEST_EFFECT LEAST_TRIED NeverHoldsError "
+        "OPPOSITE SMALLEST_EFFECT bisect bisect_by_margin crossing directions find_boundary finite inside "
+        "one_direction positive round_down round_up smallest whole"
     ),
     "findings": "certified_lower certified_upper library_accuracy",
     "discrete_noise": "DISCRETE_SCALE dominating_noise_multiplier",
@@ -122,11 +122,12 @@ _HOME = {
 
 #: Tools for plugins and mechanisms that a user of the accountant does not need.
 _TOOL_NAMES = (
-    "CLOSED DIRECTIONS EPS Floats GRID LEAST_TRIED Lines ONE_STEP OPPOSITE SELECTION_ORDERS SMALLEST_TENSOR Best "
-    "Conversion DISCRETE_SCALE Revealed dominating_noise_multiplier exceeded_by_float32 revealed_by_float32 "
-    "revealed_by_schedule Tries bisect bisect_by_margin checked_orders crossing directions drawn_cell_rdp finite "
-    "inside library_accuracy log_binomial log_excess_power mixture_rdp_bounds one_direction positive "
-    "real_divisor_pair smallest_epsilon sampled_gaussian_integer_rdp sampled_laplace_rdp smallest smallest_rho whole"
+    "CLOSED DIRECTIONS EPS Floats GRID LARGEST_EFFECT LEAST_TRIED Lines ONE_STEP OPPOSITE SELECTION_ORDERS "
+    "SMALLEST_EFFECT SMALLEST_TENSOR Best Conversion DISCRETE_SCALE Revealed dominating_noise_multiplier "
+    "exceeded_by_float32 revealed_by_float32 revealed_by_schedule Tries bisect bisect_by_margin checked_orders "
+    "crossing directions drawn_cell_rdp finite inside library_accuracy log_binomial log_excess_power "
+    "mixture_rdp_bounds one_direction positive real_divisor_pair smallest_epsilon sampled_gaussian_integer_rdp "
+    "sampled_laplace_rdp smallest smallest_rho whole"
 )
 _TOOLS = frozenset(_TOOL_NAMES.split())
 

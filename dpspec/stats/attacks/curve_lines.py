@@ -20,8 +20,7 @@ import numpy.typing as npt
 from scipy import special
 
 from dpspec import accounting
-from dpspec.accounting import Floats
-from dpspec.accounting.numerics import LARGEST_EFFECT, SMALLEST_EFFECT
+from dpspec.accounting import LARGEST_EFFECT, SMALLEST_EFFECT, Floats
 
 #: Deltas at which Renyi claims are tested.
 DELTAS = tuple(10.0 ** (-k / 2.0) for k in range(2, 25))
