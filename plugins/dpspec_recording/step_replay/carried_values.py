@@ -17,12 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from dpspec_recording.step_replay.calls import Pauses, is_script_mode_active
-from dpspec_recording.step_replay.dataset_values import OF_SHAPES, DatasetValues, memory_of
-from dpspec_recording.step_replay.limits import ROWS_ROUNDING
-from dpspec_recording.step_replay.trace import AbstainError, Operation, StepTrace, tensors_in, written_by
-
-#: Factors and summands for carried values. A clamp at 1 hides that a value of 1.7 grows, but not that it is 0.
-_OTHER_VALUES = ((1.0, 1.0), (0.0, 0.0))
+from dpspec_recording.step_replay.dataset_values import OF_SHAPES, DatasetValues, memory_of, sums_move
+from dpspec_recording.step_replay.trace import Operation, StepTrace, tensors_in, written_by
 
 
 class CarriedValues(TorchDispatchMode):
@@ -94,17 +90,7 @@ class CarriedValues(TorchDispatchMode):
         """
         read = [tensor for tensor in trace.tensors_before() if id(tensor) not in omitted and self._holds(tensor)]
         read = [tensor for tensor in read if tensor.is_floating_point()]
-        if not read:
-            return False
-        for factor, shift in _OTHER_VALUES:
-            try:
-                moved = trace.replay_with_other_memory(read, sums, factor=factor, shift=shift)
-            except AbstainError:
-                return False
-            pairs = zip(moved, sums, strict=True)
-            if any(float((new - old).norm()) > ROWS_ROUNDING * float(old.norm()) for new, old in pairs):
-                return True
-        return False
+        return sums_move(trace, sums, read)
 
     def held_before(self, tensor: Tensor) -> bool:
         """Whether a tensor of a step holds values of the batch before the one of :meth:`begin`."""

@@ -26,6 +26,9 @@ from dpspec_recording.step_replay.trace import AbstainError, StepTrace, tensors_
 #: Operations whose results have the shape of their argument, and not its values.
 OF_SHAPES = ("_like", "new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
 
+#: Factors and summands for values. A clamp at 1 hides that a value of 1.7 grows, but not that it is 0.
+_OTHER_VALUES = ((1.0, 1.0), (0.0, 0.0))
+
 #: The largest number of operations between steps that are followed.
 _MOST_OPERATIONS = 20_000
 
@@ -121,21 +124,21 @@ class DatasetValues:
             and not (tensor.dim() and len(tensor) in lengths)
         ]
 
-    @staticmethod
-    def move(trace: StepTrace, sums: Sequence[Tensor], read: Sequence[Tensor]) -> bool:
-        """Whether the sums of a step depend on the values that it ``read``."""
-        for factor, shift in ((1.0, 1.0), (0.0, 0.0)) if read else ():
-            try:
-                moved = trace.replay_with_other_memory(read, sums, factor=factor, shift=shift)
-            except AbstainError:
-                return False
-            pairs = zip(moved, sums, strict=True)
-            if any(float((new - old).norm()) > ROWS_ROUNDING * float(old.norm()) for new, old in pairs):
-                return True
-        return False
-
     def _holds(self, tensor: Tensor) -> bool:
         return self._is_computed(tensor) or (tensor.layout == torch.strided and memory_of(tensor) in self._dataset)
 
     def _is_computed(self, tensor: Tensor) -> bool:
         return tensor.layout == torch.strided and memory_of(tensor) in self._memory
+
+
+def sums_move(trace: StepTrace, sums: Sequence[Tensor], read: Sequence[Tensor]) -> bool:
+    """Whether the clipped ``sums`` of a step depend on the values of tensors that its stopped trace has ``read``."""
+    for factor, shift in _OTHER_VALUES if read else ():
+        try:
+            moved = trace.replay_with_other_memory(read, sums, factor=factor, shift=shift)
+        except AbstainError:
+            return False
+        pairs = zip(moved, sums, strict=True)
+        if any(float((new - old).norm()) > ROWS_ROUNDING * float(old.norm()) for new, old in pairs):
+            return True
+    return False

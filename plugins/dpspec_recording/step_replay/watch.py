@@ -21,7 +21,7 @@ from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec_recording.step_replay.carried_values import CarriedValues
-from dpspec_recording.step_replay.dataset_values import DatasetValues
+from dpspec_recording.step_replay.dataset_values import DatasetValues, sums_move
 from dpspec_recording.step_replay.facts import ReplayFacts, SizeFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
@@ -450,7 +450,7 @@ class ReplayedSteps:
             self.read.note(trace, self._omitted())
             if not replay.abstained:
                 self.read_weights.note(trace, sums, self._omitted())
-            self.computing += self._of_dataset.move(trace, sums, computed)
+            self.computing += sums_move(trace, sums, computed)
             if drawn is not None and len(self._segments) == 1 and not replay.abstained:
                 self.other_rows.note(trace, sums, self._omitted(), drawn.rows)
         if not self._ghost and self._unsized >= 0:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.step_replay.calls import Pauses, StepCalls
 from dpspec_recording.step_replay.carried_values import CarriedValues
-from dpspec_recording.step_replay.dataset_values import DatasetValues
+from dpspec_recording.step_replay.dataset_values import DatasetValues, sums_move
 from dpspec_recording.step_replay.trace import StepTrace
 
 pytest.importorskip("opacus")
@@ -34,7 +34,7 @@ def moves(compute: Callable[[Tensor], Tensor], step: Callable[[Tensor, Tensor], 
     trace.start()
     total = step(batch, computed)
     trace.stop()
-    return values.move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS)))
+    return sums_move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS)))
 
 
 def centered(batch: Tensor, computed: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def test_calls_within_a_step_are_followed_from_its_batch():
         trace.start()
         total = centered(batch, computed[1])
         trace.stop()
-        assert values.move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS))) == is_moved
+        assert sums_move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS))) == is_moved
 
 
 def test_a_tensor_without_a_memory_ends_the_search_alone(monkeypatch):
