@@ -83,6 +83,8 @@ def log_difference(first: float, second: float) -> float:
 
     Both may be off by two units in the last place, which may be most of a small difference.
     """
+    if second == -math.inf:
+        return first - 1e-13
     gap = first - second - 4.0 * EPS * (abs(first) + abs(second))
     return first + math.log(-math.expm1(-gap)) - 1e-13 if gap > 1e-13 else -math.inf
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpspec.accounting import LEAST_TRIED, Interval, NeverHoldsError, find_boundary, round_down, round_up
-from dpspec.accounting.numerics import bisect, bisect_by_margin, crossing, smallest
+from dpspec.accounting.numerics import bisect, bisect_by_margin, crossing, log_difference, smallest
 
 
 def test_holds_its_ends_and_what_lies_between() -> None:
@@ -334,3 +334,19 @@ def test_only_narrow_intervals_are_one_number() -> None:
     for wide in (Interval(2.61, 2.62), Interval(0.0, 1e-300), Interval(3.0, math.inf), Interval(-1.0, 0.0)):
         with pytest.raises(ValueError, match="too wide for one number"):
             float(wide)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(-1.0, -2.0), (-1.0, -1.0 - 1e-9), (-700.0, -700.5), (0.0, -1e308), (-30.0, -math.inf)]
+)
+def test_a_difference_of_exponentials_is_rounded_down_by_little(first: float, second: float) -> None:
+    ratio = Decimal(0) if second == -math.inf else Decimal(second - first).exp()
+    exact = first + float((1 - ratio).ln())
+    value = log_difference(first, second)
+    assert exact - 1e-4 <= value < exact
+
+
+@pytest.mark.parametrize("first", [-1.0, -math.inf, -745.0])
+def test_equal_exponentials_have_no_certain_difference(first: float) -> None:
+    assert log_difference(first, first) == -math.inf
+    assert log_difference(first, first * (1.0 + 1e-16)) == -math.inf
