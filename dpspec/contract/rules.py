@@ -56,7 +56,7 @@ class RuleSetup:
         resumes: Whether the recording continues an earlier part.
         compiled: Whether the model is compiled, so that it gets no hooks of rules.
         replayer: For dpspec's own rules: the object that replays steps; None if no step can be replayed.
-        earlier: Likewise: the weights that the script trained before the recording.
+        earlier: For dpspec's own rules: the weights that the script trained before the recording.
     """
 
     model: Any

@@ -278,7 +278,7 @@ def _gaussian(noise_multiplier: float, rate: float, steps: int) -> dict[str, Jso
 
 
 def _informative(bound: Finding, audit: AuditResult) -> Finding:
-    """The bound, or one at a smaller delta if its epsilon is 0, as also of other steps."""
+    """The bound, or the largest one at another delta if its epsilon is 0: fewer or noisier steps have 0 there too."""
     alike = [finding for finding in _proved(audit) if finding.scope == bound.scope and finding.value > 0.0]
     return bound if bound.value > 0.0 else max(alike, key=lambda finding: finding.value, default=bound)
 
