@@ -21,6 +21,8 @@ class ExecutedPhase:
         steps: The number of steps.
         noise_multiplier: The standard deviation of the noise on a sum, in clip norms; 0 for updates without noise, None
             if it was not observed.
+        counted_share: The share of the noise multiplier that upper bounds count. It is below 1 if rounding may lengthen
+            a contribution beyond the clip norm, or if the measured noise supports less.
         clip_norm: The clip norm; None if it is not known.
         rate: The rate of Poisson sampling; None for other batches, or if it is not known.
     """
@@ -30,6 +32,7 @@ class ExecutedPhase:
     noise_multiplier: float | None
     clip_norm: float | None
     rate: float | None
+    counted_share: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,6 +148,8 @@ class Finding:
         at: Conditions: ``delta``, ``group_size``, ``alpha``, ``kappa``, ``step``, ...
         confidence: Confidence level if ``rigor`` is ``statistical``.
         lower: Lower end of the interval around an upper bound, which shows its tightness. It refutes nothing.
+        charges: What an upper bound counts beyond the declared parameters, such as ``rounding of norms``. A claim
+            between ``lower`` and ``value`` is open because of it.
         origin: Distribution and version of the third-party plugin that vouches for a proved number; empty for dpspec's
             own code. Core sets it.
         recorded: Whether the number is of an executed training that a plugin observed, whose schedule may differ from
@@ -167,8 +169,14 @@ class Finding:
     printed: Printed | None = None
     privacy: Privacy = "public"
     lower: float | None = None
+    charges: tuple[str, ...] = ()
     origin: str = ""
     recorded: bool = False
+
+    def charged_above(self, claimed: float | None) -> tuple[str, ...]:
+        """The charges of an upper bound above ``claimed`` whose lower end is not; empty for other bounds."""
+        between = claimed is not None and self.lower is not None and self.lower <= claimed < self.value
+        return self.charges if between else ()
 
 
 @dataclass(frozen=True, kw_only=True)

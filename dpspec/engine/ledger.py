@@ -265,7 +265,7 @@ def _recorded_steps(recording: ExecutedSection) -> tuple[Mapping[str, Json], ...
     if not recording.phases_alone or recording.more_phases or len(phases) > _MOST_PHASES:
         return ()
     releases = [
-        _gaussian(phase.noise_multiplier, phase.rate, phase.steps)
+        _gaussian(phase.noise_multiplier * phase.counted_share, phase.rate, phase.steps)
         for phase in phases
         if phase.noise_multiplier and phase.rate is not None
     ]

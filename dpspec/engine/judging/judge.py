@@ -36,7 +36,7 @@ from dpspec.results.evidence_weight import (
     weighed_findings,
 )
 from dpspec.results.inequalities import Part, Statement
-from dpspec.text import several, spaced
+from dpspec.text import joined, several, spaced
 
 
 def as_expected(verdict: VerdictName, expect: Sequence[str]) -> bool:
@@ -256,6 +256,8 @@ class ClaimEvaluator:
             value = (upper if at_most else lower)(proof.value, against=part.claimed)
             beyond = "exceeds" if at_most else "is below"
             text = f"the {_rigor(proof).lower()} bound {value} {beyond} the claimed {exact(part.claimed)}"
+            if charges := proof.finding.charged_above(part.claimed):
+                text += f" by {joined(charges)}, which data may not attain"
         else:
             side = "upper" if at_most else "lower"
             unproved = f"no proved {side} bound applies to this claim"

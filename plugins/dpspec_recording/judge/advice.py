@@ -10,6 +10,7 @@ from dpspec.contract import Claim
 from dpspec.decimals import exact, nearest
 from dpspec.engine.schedule_privacy import Schedule, noise_for
 from dpspec_recording.judge.bounds import ScheduleBounds
+from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
 from dpspec_recording.outcomes.conditions import CONDITIONS
 from dpspec_recording.outcomes.faults import Fault, RunTest, have
@@ -58,7 +59,7 @@ def retraining_of(schedule: ScheduleBounds, claims: Sequence[Claim]) -> str:
     noise = _noise_for(schedule, claims)
     if noise is None:
         return f"train with {_RETRAINING}"
-    present = nearest(schedule.run.noise_multipliers[0] or 0.0, digits=5)
+    present = nearest(schedule.run.configured_multipliers[0] or 0.0, digits=5)
     return f"train with a noise multiplier of {exact(noise)} (now {present}), or with a smaller rate or fewer steps"
 
 
@@ -68,7 +69,7 @@ def _noise_for(schedule: ScheduleBounds, claims: Sequence[Claim]) -> float | Non
     None if the run is within them, and if its Poisson samples have several rates or noise multipliers.
     """
     run = schedule.run
-    steps = set(zip(run.noise_multipliers, run.rates, strict=True))
+    steps = set(zip(run.configured_multipliers, run.rates, strict=True))
     claims = [claim for claim in claims if "proved" in claim.expect and claim.kind != "metric"]
     if len(steps) != 1 or not schedule.is_of_phases_alone or any(claim.kind != "approx-dp" for claim in claims):
         return None
@@ -79,14 +80,15 @@ def _noise_for(schedule: ScheduleBounds, claims: Sequence[Claim]) -> float | Non
         interval = schedule.epsilon(claim.adjacency, delta, claim.group_size).interval
         if interval is not None and interval.upper > epsilon:
             try:
-                fitting.append(noise_for(epsilon, partial(_at_noise, run.steps, rate), claim.group_size, delta))
+                fitting.append(noise_for(epsilon, partial(_at_noise, run, rate), claim.group_size, delta))
             except ValueError:  # an epsilon of 0, or more than the supported steps
                 return None
     return max(fitting, default=None)
 
 
-def _at_noise(steps: int, rate: float | None, noise: float) -> Schedule:
-    return Schedule(steps=steps, rate=rate, noise=noise)
+def _at_noise(run: RecordedRun, rate: float | None, noise: float) -> Schedule:
+    """The steps of the run with another noise multiplier of the script, as the bounds count it."""
+    return Schedule(steps=run.steps, rate=rate, noise=noise * run.counted_share)
 
 
 def advice_on(tests: Sequence[RunTest], rejected: Sequence[RunTest]) -> tuple[str, ...]:

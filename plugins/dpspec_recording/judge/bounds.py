@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,7 +19,6 @@ from dpspec.contract.executed import ExecutedPhase
 from dpspec.kit.findings import PROFILE_DELTAS, profile
 from dpspec_recording.judge.recorded_run import LARGEST_MULTIPLIER, RecordedRun
 from dpspec_recording.probes.adaptive_count import AdaptiveCount
-from dpspec_recording.probes.clip_limits import CLIP_ROUNDING, ClipLimits
 from dpspec_recording.probes.loop_arguments import omitted_arguments
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
@@ -26,7 +26,7 @@ ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
 #: Name of the series of the schedule's privacy profile, and the relative width of its intervals.
 PROFILE, _PROFILE_WIDTH = "recorded-profile", 1e-3
 
-#: Number of different noise multipliers that are composed exactly. More are rounded down to this number of digits.
+#: Number of different noise multipliers that are composed exactly. More are rounded to this number of digits.
 _DISTINCT, _DIGITS = 24, 3
 
 #: Smallest noise multiplier with a bound. Below it, epsilon exceeds the range of a float.
@@ -37,12 +37,21 @@ def phases_of(run: RecordedRun) -> list[ExecutedPhase]:
     clip_norms = [None if math.isnan(value) else float(value) for value in run["clip_norm"].tolist()]
     if run.header.clipping == "adaptive":  # chosen by noisy counts
         clip_norms = [None] * run.steps
-    keys = zip(run.noise_multipliers, clip_norms, run.rates, strict=True)
+    keys = zip(run.configured_multipliers, clip_norms, run.rates, strict=True)
     phases: list[ExecutedPhase] = []
     first = 1
     for (multiplier, clip, rate), same in groupby(keys):
         steps = sum(1 for _ in same)
-        phases.append(ExecutedPhase(first=first, steps=steps, noise_multiplier=multiplier, clip_norm=clip, rate=rate))
+        phases.append(
+            ExecutedPhase(
+                first=first,
+                steps=steps,
+                noise_multiplier=multiplier,
+                counted_share=run.counted_share,
+                clip_norm=clip,
+                rate=rate,
+            )
+        )
         first += steps
     return phases
 
@@ -51,13 +60,15 @@ def phases_of(run: RecordedRun) -> list[ExecutedPhase]:
 class ScheduleEpsilon:
     """Epsilon of a schedule.
 
-    interval: contains the worst case over datasets; None if nothing bounds it. method: or why the bound is not finite.
-    tight: whether the lower end is meaningful. It is not if noise was rounded, or if participation is bounded.
+    interval: contains the worst case over datasets; None if nothing bounds it. Its upper end counts every charge, its
+    lower end what some data attain. method: or why the bound is not finite. tight: whether the lower end is meaningful.
+    It is not if no data are known to attain it. charges: what the upper end counts beyond the options of the steps.
     """
 
     interval: Interval | None
     method: str
     tight: bool = True
+    charges: tuple[str, ...] = ()
 
 
 class ScheduleBounds:
@@ -73,7 +84,7 @@ class ScheduleBounds:
     def is_of_phases_alone(self) -> bool:
         """Whether the bounds count nothing but Poisson samples with the noise and rates of the steps."""
         rates, header = [rate for rate in self.run.rates if rate is not None], self.run.header
-        sampled = len(rates) == len(self.run.noise_multipliers) and None not in self.run.noise_multipliers
+        sampled = len(rates) == self.run.steps and None not in self.run.configured_multipliers
         return sampled and header.clipping != "adaptive" and _empty_draws(self.run, rates, 1) is None
 
     def epsilon(self, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
@@ -85,25 +96,29 @@ class ScheduleBounds:
 
 
 def _epsilon_of(run: RecordedRun, adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
-    noise = run.noise_multipliers
-    multipliers = [sigma for sigma in noise if sigma is not None]
-    unknown = len(noise) - len(multipliers)
+    noise = [sigma for sigma in run.configured_multipliers if sigma is not None]
+    unknown = run.steps - len(noise)
     if unknown:
-        reason = f"the noise multiplier or the noise was not observed at {unknown} of {len(noise)} steps"
+        reason = f"the noise multiplier or the noise was not observed at {unknown} of {run.steps} steps"
         if omitted := omitted_arguments(run, "noise_multiplier"):
-            reason = f"the noise multiplier is unknown at {unknown} of {len(noise)} steps, because {omitted}"
+            reason = f"the noise multiplier is unknown at {unknown} of {run.steps} steps, because {omitted}"
         return ScheduleEpsilon(None, reason)
-    bound = _bounded(run, multipliers, adjacency, delta, size)
-    limits = run.fact(ClipLimits)
-    if limits is not None and limits.smallest < 1.0 - CLIP_ROUNDING:  # noise for longer gradients than there are
-        bound = replace(bound, tight=False)
-    if run.supported_share < 1.0:  # a conservative noise multiplier gives no lower bound
-        bound = replace(bound, tight=False, method=f"{bound.method}, with the lower limit of the measured noise")
-    return bound
+    bound = _bounded(run, noise, adjacency, delta, size)
+    if run.supported_share < 1.0:
+        bound = replace(bound, method=f"{bound.method}, with the lower limit of the measured noise")
+    return replace(bound, charges=(*_charges(run), *bound.charges))
 
 
-def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
-    scheme = run.header.scheme
+def _charges(run: RecordedRun) -> Iterator[str]:
+    """What upper ends count beyond the noise multipliers of the script."""
+    if run.norm_excess:
+        yield "rounding of norms"
+    if run.supported_share < 1.0:
+        yield "uncertainty of the measured noise"
+
+
+def _bounded(run: RecordedRun, configured: Sequence[float], adjacency: str, delta: float, size: int) -> ScheduleEpsilon:
+    scheme, noise = run.header.scheme, [sigma * run.counted_share for sigma in configured]
     if bare := sum(sigma < _SMALLEST for sigma in noise):
         reason = f"{bare} of {len(noise)} updates got no noise: no epsilon is finite"
         return ScheduleEpsilon(interval=Interval(0.0, math.inf), method=reason, tight=False)
@@ -119,7 +134,8 @@ def _bounded(run: RecordedRun, noise: Sequence[float], adjacency: str, delta: fl
         if adaptive:
             bound_at = partial(_adaptive_epsilon, run, noise, rates, adjacency, size)
         else:
-            bound_at = partial(poisson_epsilon, noise, rates, group_size=size)
+            steps = tuple(zip(noise, rates, strict=True))
+            bound_at = partial(poisson_epsilon, steps, _attained_steps(run, configured, rates), group_size=size)
         return _with_empty_draws(_empty_draws(run, rates, size), bound_at, delta)
     if not run.header.in_epochs:
         reason = "were not reported" if scheme == "none" else f"are {scheme} ({run.header.sampler})"
@@ -151,9 +167,9 @@ def shuffled_epsilon(run: RecordedRun, adjacency: str, delta: float) -> tuple[In
     ``docs/explanation/proofs/shuffle.md`` has the datasets. Noise counts as the largest of all steps, and a group as
     one of its members.
     """
-    header, noise = run.header, run.configured_multipliers
+    header, noise, length = run.header, run.configured_multipliers, run.attained_length
     size, records = header.batch_size or 0, header.records or 0
-    sigma = max((math.inf if value is None else value for value in noise), default=math.inf)
+    sigma = max((math.inf if value is None or not length else value / length for value in noise), default=math.inf)
     whole_run = run.resumed is None and not header.world and not header.canaries and header.repeats == 1
     if (
         header.scheme != "shuffled"
@@ -192,22 +208,53 @@ def shuffled_epsilon(run: RecordedRun, adjacency: str, delta: float) -> tuple[In
     return min((loss.epsilon(delta) for loss in losses), key=lambda end: end.lower), drawn - 1
 
 
-def poisson_epsilon(noise: Sequence[float], rates: Sequence[float], delta: float, group_size: int) -> ScheduleEpsilon:
+#: The noise multiplier and the rate of a step.
+_Step: TypeAlias = tuple[float, float]
+
+
+def _attained_steps(run: RecordedRun, noise: Sequence[float], rates: Sequence[float]) -> tuple[_Step, ...] | None:
+    """The steps whose contributions some data attain, with noise relative to these; None if no data are known to.
+
+    A killed part of a resumed run made some steps after its last checkpoint, whose weights nobody continues.
+    """
+    if run.attained_length == 0.0:
+        return None
+    resumed, relative = run.resumed, (sigma / run.attained_length for sigma in noise)
+    steps = enumerate(zip(relative, rates, strict=True), start=1)
+    return tuple(step for number, step in steps if resumed is None or not resumed.is_lost(number))
+
+
+def poisson_epsilon(
+    counted: Sequence[_Step], attained: Sequence[_Step] | None, delta: float, group_size: int
+) -> ScheduleEpsilon:
     """Epsilon at ``delta`` in (0, 1) of Poisson sampled steps for groups of up to ``group_size``.
 
-    If there are many different noise multipliers, they are rounded down. A rate of 0 counts as 1.
+    The upper end is of the ``counted`` steps, the lower end of the ``attained`` ones.
     """
-    loss, exact = _poisson_loss(noise, rates, group_size)
-    return ScheduleEpsilon(interval=loss.epsilon(delta), method="PLD of Poisson samples", tight=exact)
+    upper = _poisson_loss(counted, group_size).epsilon(delta)
+    lower = Interval(0.0, 0.0) if not attained else upper
+    rounded = _are_rounded(counted)
+    if attained and (rounded or attained != counted):
+        lower = _poisson_loss(attained, group_size, up=True).epsilon(delta)
+    return ScheduleEpsilon(
+        interval=replace(upper, lower=lower.lower, lower_method=lower.lower_method),
+        method="PLD of Poisson samples",
+        tight=attained is not None,
+        charges=("rounding of noise multipliers",) if rounded else (),
+    )
 
 
-def _poisson_loss(noise: Sequence[float], rates: Sequence[float], group_size: int) -> tuple[PrivacyLoss, bool]:
-    """The privacy loss of all steps, and whether no noise multiplier was rounded."""
-    exact = len(set(noise)) <= _DISTINCT
-    rounded = list(noise) if exact else _rounded_down(noise, _DIGITS)
-    counts = Counter(zip(rounded, rates, strict=True))
-    steps = ((sigma, rate or 1.0, count) for (sigma, rate), count in counts.items())
-    return PrivacyLoss.of_steps(steps, group_size=group_size), exact
+def _are_rounded(steps: Sequence[_Step]) -> bool:
+    """Whether the noise multipliers are too many to compose each."""
+    return len({sigma for sigma, _ in steps}) > _DISTINCT
+
+
+def _poisson_loss(steps: Sequence[_Step], group_size: int, *, up: bool = False) -> PrivacyLoss:
+    """The privacy loss of all steps. Many different noise multipliers are rounded down, or ``up`` for a lower end."""
+    noise = [sigma for sigma, _ in steps]
+    rounded = _rounded(noise, _DIGITS, up=up) if _are_rounded(steps) else noise
+    counts = Counter(zip(rounded, (rate for _, rate in steps), strict=True))
+    return PrivacyLoss.of_steps(((*step, count) for step, count in counts.items()), group_size=group_size)
 
 
 def _adaptive_epsilon(
@@ -228,7 +275,7 @@ def _adaptive_epsilon(
     multipliers = np.asarray(noise) * raised
     if not np.isfinite(multipliers).all():
         return ScheduleEpsilon(None, "the noise multiplier is not below twice the noise of the count")
-    rounded = _rounded_down(multipliers.tolist(), _DIGITS + 2)  # clip norms are rounded, so quotients differ
+    rounded = _rounded(multipliers.tolist(), _DIGITS + 2)  # clip norms are rounded, so quotients differ
     counts = Counter(zip(rounded, rates, strict=True))
     pairs = (
         (real_divisor_pair(rate, sigma, counted.least_std, size), steps) for (sigma, rate), steps in counts.items()
@@ -237,9 +284,10 @@ def _adaptive_epsilon(
     return ScheduleEpsilon(interval=PrivacyLoss(tuple(pairs)).epsilon(delta), tight=False, method=method)
 
 
-def _rounded_down(values: Sequence[float], digits: int) -> list[float]:
+def _rounded(values: Sequence[float], digits: int, *, up: bool = False) -> list[float]:
     unit = 10.0 ** (np.floor(np.log10(np.maximum(values, 1e-300))) - (digits - 1))
-    rounded: list[float] = (np.floor(np.asarray(values) / unit) * unit).tolist()
+    quotients = np.asarray(values) / unit
+    rounded: list[float] = ((np.ceil if up else np.floor)(quotients) * unit).tolist()
     return rounded
 
 
@@ -304,7 +352,11 @@ def _with_empty_draws(
     below = bound_at(delta + charge)
     if below.interval is None:
         return above
-    return replace(above, interval=replace(above.interval, lower=below.interval.lower))
+    return replace(
+        above,
+        interval=replace(above.interval, lower=below.interval.lower),
+        charges=(*above.charges, "empty draws") if charge else above.charges,
+    )
 
 
 def profile_series(
@@ -325,11 +377,13 @@ def _profile(bounds: ScheduleBounds, adjacency: str, size: int) -> list[tuple[fl
     run, interval = bounds.run, bounds.epsilon(adjacency, PROFILE_DELTAS[-1], size).interval
     if interval is None or math.isinf(interval.upper):
         return []
-    noise, rates = [sigma or 0.0 for sigma in run.noise_multipliers], [rate for rate in run.rates if rate is not None]
+    noise = [(sigma or 0.0) * run.counted_share for sigma in run.configured_multipliers]
+    rates = [rate for rate in run.rates if rate is not None]
     if len(rates) < len(noise) or run.header.clipping == "adaptive":
         ends = [(bounds.epsilon(adjacency, delta, size).interval, delta) for delta in PROFILE_DELTAS]
         return [(end.upper, delta) for end, delta in ends if end is not None and math.isfinite(end.upper)]
-    epsilons = _poisson_loss(noise, rates, size)[0].epsilons(PROFILE_DELTAS, width=_PROFILE_WIDTH)
+    steps = tuple(zip(noise, rates, strict=True))
+    epsilons = _poisson_loss(steps, size).epsilons(PROFILE_DELTAS, width=_PROFILE_WIDTH)
     # Empty draws add (1 + e^epsilon) eta to delta, as in ``_with_empty_draws``.
     empty = _empty_draws(run, rates, size)
     eta = 0.0 if empty is None else empty.probability

@@ -34,7 +34,7 @@ def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> 
     steps = sum(phase.steps for phase in phases)
     yield STEPS.compared(steps == run.steps, steps, run.steps, "recorded")
     compared: tuple[tuple[Fault, list[float], Sequence[float | None]], ...] = (
-        (NOISE, [phase.noise_multiplier for phase in phases], run.noise_multipliers),
+        (NOISE, [phase.noise_multiplier for phase in phases], run.configured_multipliers),
         (RATE, [phase.rate(records) for phase in phases], run.rates),
         (CLIP, [phase.clip_norm for phase in phases], run["clip_norm"].tolist()),
     )

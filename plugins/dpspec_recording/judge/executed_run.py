@@ -220,6 +220,9 @@ def _executed(
     elif run.header.clipping == "adaptive" and phases:
         text = ", but phases do not declare the noisy count of adaptive clipping: write mechanism: {kind: recorded}"
         needed = (*needed, stated("bounded", text, "false"))
+    elif phases and run.norm_excess:
+        text = "; phases do not count the rounding of norms: write mechanism: {kind: recorded}"
+        needed = (*needed, stated("precision", text, "unchecked"))
     rules = fired_rules(
         run,
         delta=delta,

@@ -33,7 +33,7 @@ def schedule_findings(
         assumptions=needed if bounded else (),
         method=epsilon.method,
     )
-    yield bound if epsilon.tight or not bounded else replace(bound, lower=None)
+    yield replace(bound, charges=epsilon.charges, lower=bound.lower if epsilon.tight or not bounded else None)
     if bounded and epsilon.tight and _reveals_sums(schedule.run):
         attained = certified_lower(bound, interval, source=f"{THEOREMS}; attained: section 3.3")
         if attained is not None:

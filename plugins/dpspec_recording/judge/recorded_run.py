@@ -35,6 +35,7 @@ from dpspec_recording.folder.step_record import (
 )
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.probes.clip_limits import ClipLimits
 from dpspec_recording.probes.contributions import Contributions
 from dpspec_recording.probes.gradient_map import GradientMap, compared_steps
 from dpspec_recording.probes.judged_run import InternalSums
@@ -219,11 +220,28 @@ class RecordedRun:
             return 1.0
         return min(1.0, sqrt(total / float(special.chdtri(freedom, 1.0 - NOISE_CONFIDENCE))))
 
+    @property
+    def counted_share(self) -> float:
+        """The share of the noise multipliers that upper bounds count: relative to the longest contribution that
+        rounding allows, and of the noise that a measurement supports."""
+        return self.supported_share / (1.0 + self.norm_excess)
+
     @cached_property
-    def noise_multipliers(self) -> list[float | None]:
-        """Per step, the noise multiplier relative to the longest contribution that rounding allows."""
-        reduced = self.supported_share / (1.0 + self.norm_excess)
-        return [sigma if sigma is None else sigma * reduced for sigma in self.configured_multipliers]
+    def attained_length(self) -> float:
+        """The length of the contributions, in clip norms and at most 1, that some data attain at each step.
+
+        Lower bounds count the noise multipliers relative to it: Lemma R2c. 0 if no data is known to attain any.
+        """
+        if self.supported_share < 1.0 or self.sums_type:
+            return 0.0
+        limits, rounded = self.fact(ClipLimits), 2.0 * self.half_unit
+        if self.header.clipping != "own":
+            longest = 1.0 if limits is None else limits.smallest
+        else:  # a loop may clip to less than the norm that it declares
+            observed = np.zeros(1) if self.internal is None else self.internal.largest
+            longest = float(np.nan_to_num(observed, nan=0.0).max(initial=0.0))
+        longest = min(1.0, longest * (1.0 - rounded))
+        return 1.0 if longest >= 1.0 - CLIP_TOLERANCE else longest
 
     @cached_property
     def internal(self) -> InternalSums | None:
@@ -338,8 +356,13 @@ class RecordedRun:
 
         Lemma R2 of ``docs/explanation/proofs/recorded-runs.md``.
         """
+        return 5.0 * self.half_unit
+
+    @property
+    def half_unit(self) -> float:
+        """The unit roundoff of the half precision in which Opacus computed norms; 0 in full precision."""
         facts = self.fact(Contributions)
-        return 0.0 if facts is None else 5.0 * _UNIT.get(facts.norm_type, 0.0)
+        return 0.0 if facts is None else _UNIT.get(facts.norm_type, 0.0)
 
     @property
     def norm_excess(self) -> float:

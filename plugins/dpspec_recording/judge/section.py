@@ -65,9 +65,10 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> 
     facts = run.fact(Contributions)
     if facts is not None and run.half_excess:
         longer = f"may be {nearest(100 * run.half_excess)}% longer than the clip norm"
-        yield f"Gradients were clipped in {facts.norm_type} and {longer}; noise multipliers are reduced by that."
+        yield f"Gradients were clipped in {facts.norm_type} and {longer}; upper bounds count less noise by that."
     elif excess := run.norm_excess:
-        yield f"Norms of {run.largest_layer:,} values in float32 reduce noise multipliers by {nearest(100 * excess)}%."
+        longer = f"{nearest(100 * excess)}% longer than the clip norm; upper bounds count less noise by that"
+        yield f"Rounding in float32 of norms of {run.largest_layer:,} values may leave a contribution {longer}."
 
 
 def recorded_origin(run: RecordedRun) -> ExecutedOrigin:

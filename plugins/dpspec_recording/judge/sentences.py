@@ -295,7 +295,7 @@ def _range(values: Array) -> str:
 def executed_sentence(run: RecordedRun) -> str:
     """``100 steps, rate 0.05, noise multiplier 1, clip norm 1, learning rate 0.1; SGD on 738 parameters``."""
     header = run.header
-    noise = np.array([np.nan if sigma is None else sigma for sigma in run.noise_multipliers])
+    noise = np.array([np.nan if sigma is None else sigma for sigma in run.configured_multipliers])
     rates = np.array([np.nan if rate is None else rate for rate in run.rates])
     quantities = [("rate", rates), ("noise multiplier", noise), ("clip norm", run["clip_norm"])]
     quantities.append(("learning rate", run["learning_rate"]))

@@ -156,17 +156,19 @@ def delta_of_filled_sample(epsilon: float, rate: float, records: int, sigma: flo
 )
 def test_the_bound_covers_the_random_row(rate: float, records: int, sigma: float, delta: float) -> None:
     empty = _EmptyDraws(_empty_draw([rate], records - 1), "", "")
-    found = _with_empty_draws(empty, lambda at: poisson_epsilon([sigma], [rate], at, 1), delta)
+    found = _with_empty_draws(empty, lambda at: poisson_epsilon([(sigma, rate)], [(sigma, rate)], at, 1), delta)
     assert found.interval is not None
     assert delta_of_filled_sample(found.interval.upper, rate, records, sigma) <= delta * (1.0 + 1e-6)
-    plain = poisson_epsilon([sigma], [rate], delta, 1).interval
+    lower = found.interval.lower
+    assert lower == 0.0 or delta_of_filled_sample(lower, rate, records, sigma) >= delta * (1.0 - 1e-6)
+    plain = poisson_epsilon([(sigma, rate)], [(sigma, rate)], delta, 1).interval
     assert plain is not None
     assert plain.upper <= found.interval.upper <= 1.1 * plain.upper
 
 
 def test_a_likely_empty_draw_has_no_bound() -> None:
     def unused(delta: float) -> ScheduleEpsilon:
-        return poisson_epsilon([1.0], [0.1], delta, 1)
+        return poisson_epsilon([(1.0, 0.1)], [(1.0, 0.1)], delta, 1)
 
     found = _with_empty_draws(_EmptyDraws(7.0, "effect", "fix"), unused, 1e-5)
     assert (found.interval, found.method) == (None, "effect, with probability up to 1, too much for delta: fix")
@@ -174,6 +176,7 @@ def test_a_likely_empty_draw_has_no_bound() -> None:
 
 def test_a_delta_near_one_has_an_upper_end_alone() -> None:
     """The charge is at most half of delta, so that delta and charge may exceed 1."""
-    found = _with_empty_draws(_EmptyDraws(0.15, "effect", "fix"), lambda at: poisson_epsilon([5.0], [0.5], at, 1), 0.9)
+    empty = _EmptyDraws(0.15, "effect", "fix")
+    found = _with_empty_draws(empty, lambda at: poisson_epsilon([(5.0, 0.5)], None, at, 1), 0.9)
     assert found.interval is not None
     assert found.interval.lower == 0.0 <= found.interval.upper

@@ -138,7 +138,7 @@ def test_what_has_no_bound_has_none_by_phases_that_were_written_after_it(place: 
     shutil.rmtree(place / "run")
     recordings.copy("adaptive", place / "run")
     run = observe(place / "run")[0]
-    steps = zip(run.noise_multipliers, run.rates, run["clip_norm"].tolist(), strict=True)
+    steps = zip(run.configured_multipliers, run.rates, run["clip_norm"].tolist(), strict=True)
     document = yaml.safe_load(SPEC.format(**DECLARED))
     document["claims"][0]["epsilon"] = 50.0
     document["mechanism"] = {

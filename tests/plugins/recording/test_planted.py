@@ -58,7 +58,7 @@ def test_no_way_leads_to_a_canary_that_is_left_out():
     for place in (N + M, -N - M - 1):
         with pytest.raises(IndexError):
             data[place]
-    seen = [int(x) for batch, _ in DataLoader(data, batch_size=7, shuffle=True) for x in batch]
+    seen = [int(x) for batch, _ in DataLoader(data, batch_size=M, shuffle=True) for x in batch]
     assert sorted(seen) == numbers(data)
     halves = Subset(data, list(range(0, N + M, 2)))
     assert {int(x) for batch, _ in DataLoader(halves, batch_size=5) for x in batch} == {*range(0, N + M, 2)} - {*out}
