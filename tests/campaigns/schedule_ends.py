@@ -85,10 +85,8 @@ def main(count: int = 300, seed: int = 1) -> int:
         wrong += not good
         ends = f"[{upper.lower or 0.0:.5g}, {upper.value:.5g}], truth [{truth.lower:.5g}, {truth.upper:.5g}]"
         why = "" if verdicts[0] == "proved" else found[0].reason[:150]
-        print(
-            f"{'' if good else 'WRONG '}{number} {name}, noise {pair.noise_multiplier}: {ends} {verdicts} {why}",
-            flush=True,
-        )
+        name = f"{'' if good else 'WRONG '}{number} {name}, noise {pair.noise_multiplier}"
+        print(f"{name}: {ends} {verdicts} {why}", flush=True)
     print(f"\n{count} trainings; (claim above, claim below): {dict(counts)}; {wrong} wrong")
     return 1 if wrong else 0
 

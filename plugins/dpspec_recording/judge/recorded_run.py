@@ -366,14 +366,15 @@ class RecordedRun:
 
     @property
     def norm_excess(self) -> float:
-        """Relative amount by which rounding lets a contribution exceed the clip norm: of half precision, or of float32.
+        """Relative amount by which rounding lets a contribution exceed the clip norm.
 
-        An excess of float32 within the tolerance of clipped norms is 0.
+        A norm in half precision is the rounded root of a sum in float32. An excess of float32 within the tolerance of
+        clipped norms is 0.
         """
-        if self.half_excess or set(self.header.dtypes) == {"float64"}:
+        if set(self.header.dtypes) == {"float64"}:
             return self.half_excess
         excess = float32_excess(self.largest_layer)
-        return excess if excess > CLIP_TOLERANCE else 0.0
+        return (1.0 + self.half_excess) * (1.0 + (excess if excess > CLIP_TOLERANCE else 0.0)) - 1.0
 
     @property
     def largest_layer(self) -> int:

@@ -64,7 +64,7 @@ def cautions(run: RecordedRun, canaries: CanaryBound | None, unbounded: str) -> 
     yield from seam_notes(run)
     facts = run.fact(Contributions)
     if facts is not None and run.half_excess:
-        longer = f"may be {nearest(100 * run.half_excess)}% longer than the clip norm"
+        longer = f"may be {nearest(100 * run.norm_excess)}% longer than the clip norm"
         yield f"Gradients were clipped in {facts.norm_type} and {longer}; upper bounds count less noise by that."
     elif excess := run.norm_excess:
         longer = f"{nearest(100 * excess)}% longer than the clip norm; upper bounds count less noise by that"
