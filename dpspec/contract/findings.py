@@ -148,8 +148,8 @@ class Finding:
         at: Conditions: ``delta``, ``group_size``, ``alpha``, ``kappa``, ``step``, ...
         confidence: Confidence level if ``rigor`` is ``statistical``.
         lower: Lower end of the interval around an upper bound, which shows its tightness. It refutes nothing.
-        charges: What an upper bound counts beyond the declared parameters, such as ``rounding of norms``. A claim
-            between ``lower`` and ``value`` is open because of it.
+        charges: Names of errors that an upper bound counts beside the parameters, such as ``rounding of norms``. They
+            leave a claim between ``lower`` and ``value`` open.
         origin: Distribution and version of the third-party plugin that vouches for a proved number; empty for dpspec's
             own code. Core sets it.
         recorded: Whether the number is of an executed training that a plugin observed, whose schedule may differ from

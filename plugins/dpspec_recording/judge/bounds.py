@@ -62,7 +62,7 @@ class ScheduleEpsilon:
 
     interval: contains the worst case over datasets; None if nothing bounds it. Its upper end counts every charge, its
     lower end what some data attain. method: or why the bound is not finite. tight: whether the lower end is meaningful.
-    It is not if no data are known to attain it. charges: what the upper end counts beyond the options of the steps.
+    It is not if no data are known to attain it. charges: names of errors that the upper end counts beside the options.
     """
 
     interval: Interval | None
@@ -215,7 +215,7 @@ _Step: TypeAlias = tuple[float, float]
 def _attained_steps(run: RecordedRun, noise: Sequence[float], rates: Sequence[float]) -> tuple[_Step, ...] | None:
     """The steps whose contributions some data attain, with noise relative to these; None if no data are known to.
 
-    A killed part of a resumed run made some steps after its last checkpoint, whose weights nobody continues.
+    A killed part of a resumed run made some steps after its last checkpoint, whose weights no later part continues.
     """
     if run.attained_length == 0.0:
         return None
