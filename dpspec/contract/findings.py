@@ -148,7 +148,7 @@ class Finding:
         at: Conditions: ``delta``, ``group_size``, ``alpha``, ``kappa``, ``step``, ...
         confidence: Confidence level if ``rigor`` is ``statistical``.
         lower: Lower end of the interval around an upper bound, which shows its tightness. It refutes nothing.
-        charges: Names of errors that an upper bound counts beside the parameters, such as ``rounding of norms``. They
+        charges: Names of errors that an upper bound counts in addition, such as ``rounding of norms``. They
             leave a claim between ``lower`` and ``value`` open.
         origin: Distribution and version of the third-party plugin that vouches for a proved number; empty for dpspec's
             own code. Core sets it.

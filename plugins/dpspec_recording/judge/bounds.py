@@ -62,7 +62,7 @@ class ScheduleEpsilon:
 
     interval: contains the worst case over datasets; None if nothing bounds it. Its upper end counts every charge, its
     lower end what some data attain. method: or why the bound is not finite. tight: whether the lower end is meaningful.
-    It is not if no data are known to attain it. charges: names of errors that the upper end counts beside the options.
+    It is not if no data are known to attain it. charges: names of errors that the upper end counts, such as rounding.
     """
 
     interval: Interval | None
