@@ -23,7 +23,10 @@ _PLAIN_BELOW = 7
 
 
 def upper(value: float, *, digits: int = DIGITS, against: float | None = None) -> str:
-    """An upper bound, rounded up, with more digits if rounding would hide its order relative to ``against``."""
+    """An upper bound, rounded up, with more digits if rounding would hide its order relative to ``against``.
+
+    It also has more digits if rounding away from ``against`` would more than double the difference.
+    """
     return _directed(value, digits, ROUND_CEILING, against)
 
 
@@ -88,7 +91,8 @@ def _directed(value: float, digits: int, rounding: str, against: float | None) -
     compared = number if against is None else Decimal(repr(float(against)))
     for precision in range(digits, _ALL_DIGITS + 1):
         rounded = Context(prec=precision, rounding=rounding).plus(number)
-        if against is None or rounded.compare(compared) == number.compare(compared):
+        is_ordered = rounded.compare(compared) == number.compare(compared)
+        if against is None or (is_ordered and abs(rounded - compared) <= 2 * abs(number - compared)):
             return _text(rounded)
     return _text(rounded)
 

@@ -22,6 +22,13 @@ _DEFAULTS: Mapping[str, Json] = {"group_size": 1, "delta": 0.0, "split": "test",
 #: (delta). Other conditions must be equal.
 _ORDERS: Mapping[str, int] = {"delta": -1, "group_size": 1, "alpha": 1, "kappa": 1, "fpr": 1, "fraction": 1}
 
+#: Relative difference up to which a value is equal to the claim. A program writes each part of a budget as the nearest
+#: float64, so that the parts may exceed the budget by a few units of 1.1e-16.
+_ROUNDING = 1e-15
+
+#: The words for it.
+EQUAL = f"equal to the claim up to the rounding of declared numbers ({_ROUNDING:.0e} relative)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -33,7 +40,9 @@ class Part:
     at: FrozenMap = field(default_factory=FrozenMap)
 
     def within(self, value: float) -> bool:
-        return value <= self.claimed if self.side == "at-most" else value >= self.claimed
+        """Whether the value meets the inequality, up to the rounding of declared numbers."""
+        met = value <= self.claimed if self.side == "at-most" else value >= self.claimed
+        return met or is_equal(value, self.claimed)
 
     def matches(self, at: Mapping[str, Json], *, opposing: bool = False) -> bool:
         """Whether a proving bound under the conditions ``at`` holds under the claim's; not for unknown conditions.
@@ -50,6 +59,11 @@ class Part:
             if theirs is None or key not in _ORDERS or (theirs > mine) != (_ORDERS[key] * sign > 0):
                 return False
         return True
+
+
+def is_equal(value: float, claimed: float) -> bool:
+    """Whether two numbers differ by at most the rounding of declared numbers."""
+    return value == claimed or abs(value - claimed) <= _ROUNDING * abs(claimed)
 
 
 @dataclass(frozen=True, kw_only=True)

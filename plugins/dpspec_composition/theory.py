@@ -46,8 +46,9 @@ class Step:
         rho: The limit of divergence / order for large orders, or the zCDP guarantee.
         is_steady: Whether the divergence is ``rho`` times the order.
         largest_loss: The largest loss of one run besides an infinite one of probability ``delta``.
-        declared_loss: The same, if it is a multiple of a number that the spec declares.
-        declared_rho: Such a ``rho``.
+        declared_loss: The same, exactly, if it follows from the decimals of a spec.
+        declared_rho: A rho of zCDP that follows from them; of a steady divergence ``rho`` itself.
+        declared_delta: ``delta``, likewise.
         is_symmetric: Whether both directions of an unsampled pair have the same loss.
         is_largest_loss_attained: Whether ``largest_loss`` is also a lower bound, if ``below`` is known.
     """
@@ -63,6 +64,7 @@ class Step:
     declared_loss: Fraction | None = None
     declared_rho: Fraction | None = None
     delta: float = 0.0
+    declared_delta: Fraction | None = None
     is_sampled: bool = False
     is_choice: bool = False
     is_symmetric: bool = True
@@ -86,7 +88,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 pair = accounting.Mixture.fixed(k, release.records - k, release.batch_size, noise)
             else:
                 pair = accounting.Mixture.poisson(k, release.rate, noise)
-            declared_mu = k * _declared(release.sensitivity) / _declared(release.sigma)
+            is_known = release.kind == "gaussian" and not release.batch_size
             return Step(
                 times,
                 pair,
@@ -95,7 +97,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 lambda orders: accounting.mixture_rdp_bounds(orders, pair)[0],
                 rho=0.5 * pair.dominating_effect**2,
                 is_steady=not release.is_sampled,
-                declared_rho=None if release.is_sampled else declared_mu**2 / 2,
+                declared_rho=_squared_distance(release) * k * k / 2 if is_known else None,
                 is_sampled=release.is_sampled,
             )
         case "laplace":
@@ -112,6 +114,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 rdp,
                 largest_loss=largest,
                 declared_loss=declared,
+                declared_rho=None if declared is None else declared**2 / 2,
                 is_sampled=release.rate < 1.0,
             )
         case "discrete-gaussian":
@@ -124,6 +127,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 lambda orders: accounting.discrete_gaussian_rdp(orders, sigma, shift),
                 rho=0.5 * (shift / sigma) ** 2,
                 is_steady=sigma > 8.0,
+                declared_rho=(shift / _declared(sigma)) ** 2 / 2,
             )
         case "randomized-response":  # each member's answer is a separate run
             answer = accounting.randomized_response(release.epsilon, release.answers)
@@ -134,6 +138,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 answer.rdp,
                 largest_loss=release.epsilon,
                 declared_loss=_declared(release.epsilon),
+                declared_rho=_declared(release.epsilon) ** 2 / 2,
             )
         case "noise":
             named = kit.noise_pair(release.noise, release.scale, change)
@@ -157,6 +162,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 lambda orders: accounting.bounded_range_rdp(orders, width),
                 largest_loss=width,
                 declared_loss=k * _declared(release.epsilon),
+                declared_rho=(k * _declared(release.epsilon)) ** 2 / 8,
                 is_choice=True,
             )
         case "approx-dp":
@@ -170,7 +176,9 @@ def step_of(release: Release, group_size: int) -> Step:
                 without.rdp,
                 largest_loss=loss,
                 declared_loss=k * _declared(release.epsilon),
+                declared_rho=(k * _declared(release.epsilon)) ** 2 / 2,
                 delta=delta,
+                declared_delta=_declared(delta) if k == 1 else None,
             )
         case "zcdp":
             rho = release.rho * k * k
@@ -258,10 +266,10 @@ class Composition:
             self._uppers.append(self._loss(without_choices, guaranteed + choices))
         attained = [(step.below, step.times) for step in self.steps if step.below is not None]
         self._lower = PrivacyLoss(_multiplied(attained), self._direction) if attained else None
-        self._delta = -math.expm1(
-            math.fsum(step.times * math.log1p(-step.delta) if step.delta < 1.0 else -math.inf for step in self.steps)
-        )
-        self._delta *= 1.0 + _SUM
+        self._delta = _probability_of_any((step.times, step.delta, step.declared_delta) for step in self.steps)
+        rhos = [step.declared_rho for step in self.steps]
+        known = [(step.times, rho) for step, rho in zip(self.steps, rhos, strict=True) if rho is not None]
+        self._declared_rho = sum((times * rho for times, rho in known), Fraction(0)) if None not in rhos else None
 
     def _loss(self, pairs: Sequence[tuple[Pair, int]], rho: float) -> PrivacyLoss:
         guaranteed = [(accounting.concentrated(rho * (1.0 + _SUM)).above(), 1)] if rho > 0.0 else []
@@ -337,9 +345,8 @@ class Composition:
         lower = float(self._divergences(orders, exact=True)[0])
         method = "sum of divergences"
         lower, upper = lower * (1.0 - _DIVERGENCE), upper * (1.0 + _DIVERGENCE)
-        if all(step.is_steady and step.declared_rho is not None for step in self.steps):
-            exponent = _declared(order)
-            _, upper = _added((s.times, order * s.rho, exponent * (s.declared_rho or 0)) for s in self.steps)
+        if self._delta == 0.0 and self._declared_rho is not None:
+            upper = min(upper, _between(_declared(order) * self._declared_rho)[1])
         return Interval(min(lower, upper), upper, method, method if lower else NO_PAIR)
 
     def rho(self) -> Interval:
@@ -347,6 +354,8 @@ class Composition:
         upper, method = math.inf, "largest divergence per order"
         if self._delta == 0.0:
             upper = self._rho(exact=False).upper
+            if self._declared_rho is not None:
+                upper = min(upper, _between(self._declared_rho)[1])
         lower = self._rho(exact=True).lower
         return Interval(min(lower, upper), upper, method, method if lower else NO_PAIR)
 
@@ -384,16 +393,49 @@ def _added(terms: Iterable[tuple[int, float, Fraction | None]]) -> tuple[float, 
     together, and not the 0.30000000000000004 of binary fractions. Other sums are rounded outward.
     """
     counted = [*terms]
-    total = sum((times * (declared or 0) for times, _, declared in counted), Fraction(0))
-    if all(declared is not None for *_, declared in counted) and Fraction(repr(float(total))) == total:
-        return float(total), float(total)
+    if all(declared is not None for *_, declared in counted):
+        return _between(sum((times * (declared or 0) for times, _, declared in counted), Fraction(0)))
     rounded = math.fsum(times * value for times, value, _ in counted)
     return rounded * (1.0 - _SUM), rounded * (1.0 + _SUM)
+
+
+def _probability_of_any(terms: Iterable[tuple[int, float, Fraction | None]]) -> float:
+    """1 - product of (1 - probability)^times, rounded up, of (times, probability, declared probability) each.
+
+    Of declared ones it is at most S - (S^2 - Q) / 2 + S^3 / 6, with S their sum and Q the sum of their squares.
+    """
+    counted = [term for term in terms if term[1] > 0.0]
+    if not counted:
+        return 0.0
+    if any(probability >= 1.0 for _, probability, _ in counted):
+        return 1.0
+    rounded = -math.expm1(math.fsum(times * math.log1p(-probability) for times, probability, _ in counted))
+    rounded *= 1.0 + _SUM
+    known = [(times, declared) for times, _, declared in counted if declared is not None]
+    if len(known) < len(counted):
+        return rounded
+    total = sum((times * declared for times, declared in known), Fraction(0))
+    squares = sum((times * declared**2 for times, declared in known), Fraction(0))
+    return min(rounded, _between(min(total, total - (total**2 - squares) / 2 + total**3 / 6))[1])
+
+
+def _between(exact: Fraction) -> tuple[float, float]:
+    """The nearest floats whose decimals are not above ``exact``, and not below it."""
+    near = float(exact)
+    low = near if _declared(near) <= exact else math.nextafter(near, -math.inf)
+    return low, near if _declared(near) >= exact else math.nextafter(near, math.inf)
 
 
 def _declared(value: float) -> Fraction:
     """The shortest decimal of a number that a spec declares."""
     return Fraction(repr(float(value)))
+
+
+def _squared_distance(release: Release) -> Fraction:
+    """mu^2 of one run with Gaussian noise, or of a Gaussian DP guarantee."""
+    if release.kind == "gdp":
+        return _declared(release.mu) ** 2
+    return (_declared(release.sensitivity) / _declared(release.sigma)) ** 2
 
 
 def _multiplied(pairs: Sequence[tuple[Pair, int]]) -> tuple[tuple[Pair, int], ...]:
