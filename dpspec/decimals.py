@@ -18,8 +18,17 @@ _WRITTEN = 8
 #: Significant digits that identify a float64.
 _ALL_DIGITS = 17
 
+#: Relative difference up to which a sum of declared numbers is equal to a declared one. A program writes each part of a
+#: budget as the nearest float64, so that the parts may exceed the budget by a few units of 1.1e-16.
+ROUNDING = 1e-15
+
 #: Exponent below which numbers of at least 1e-4 are written without an exponent.
 _PLAIN_BELOW = 7
+
+
+def is_equal(value: float, declared: float) -> bool:
+    """Whether two numbers differ by at most the rounding of declared numbers."""
+    return value == declared or abs(value - declared) <= ROUNDING * abs(declared)
 
 
 def upper(value: float, *, digits: int = DIGITS, against: float | None = None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Claim, FrozenMap, Json
-from dpspec.decimals import exact, percent
+from dpspec.decimals import ROUNDING, exact, is_equal, percent
 from dpspec.text import several, spaced
 
 Side: TypeAlias = Literal["at-most", "at-least"]
@@ -22,12 +22,8 @@ _DEFAULTS: Mapping[str, Json] = {"group_size": 1, "delta": 0.0, "split": "test",
 #: (delta). Other conditions must be equal.
 _ORDERS: Mapping[str, int] = {"delta": -1, "group_size": 1, "alpha": 1, "kappa": 1, "fpr": 1, "fraction": 1}
 
-#: Relative difference up to which a value is equal to the claim. A program writes each part of a budget as the nearest
-#: float64, so that the parts may exceed the budget by a few units of 1.1e-16.
-_ROUNDING = 1e-15
-
-#: The words for it.
-EQUAL = f"equal to the claim up to the rounding of declared numbers ({_ROUNDING:.0e} relative)"
+#: The words for a bound that meets a claim by this rounding alone.
+EQUAL = f"equal to the claim up to the rounding of declared numbers ({ROUNDING:.0e} relative)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +55,6 @@ class Part:
             if theirs is None or key not in _ORDERS or (theirs > mine) != (_ORDERS[key] * sign > 0):
                 return False
         return True
-
-
-def is_equal(value: float, claimed: float) -> bool:
-    """Whether two numbers differ by at most the rounding of declared numbers."""
-    return value == claimed or abs(value - claimed) <= _ROUNDING * abs(claimed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from plugins.composition import oracles
 
 from dpspec import accounting
 from dpspec.accounting import Interval
-from dpspec.results.inequalities import is_equal
+from dpspec.decimals import is_equal
 from dpspec_composition.options import Release
 from dpspec_composition.theory import Composition
 
