@@ -21,7 +21,7 @@ KINDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "noise": (("noise", "scale"), ("sensitivity",)),
 }
 
-#: Kinds of which a guarantee is declared, and no pair of outputs is known.
+#: Kinds that declare a guarantee, without a known pair of outputs.
 GUARANTEES = frozenset({"exponential", "approx-dp", "zcdp", "gdp"})
 
 #: Kinds whose runs on one sample are one query with Gaussian noise.
@@ -150,16 +150,12 @@ def refusals(spec: dps.Spec, records: int) -> Iterator[dps.Diagnostic]:
 
 def _guarantee_refusals(release: Release, relations: Sequence[str], location: dps.Path) -> Iterator[dps.Diagnostic]:
     """A guarantee holds for one relation of the records of the sample, and so does its amplification."""
-    key, covered, words = (
-        "rate",
-        "add-remove",
-        "a guarantee on a Poisson sample is covered for added and removed records",
-    )
+    key, covered = ("batch_size", "replace-one") if release.batch_size else ("rate", "add-remove")
+    message = "a guarantee on a Poisson sample is covered for added and removed records"
     if release.batch_size:
-        key, covered = "batch_size", "replace-one"
-        words = "a guarantee on a sample of fixed size is covered for replaced records"
+        message = "a guarantee on a sample of fixed size is covered for replaced records"
     if [*relations] != [covered]:
-        yield kit.unsupported(words, (*location, key), f"set threat_model.adjacency: {covered}")
+        yield kit.unsupported(message, (*location, key), f"set threat_model.adjacency: {covered}")
 
 
 def _shared_refusals(release: Release, first: Release, location: dps.Path) -> Iterator[dps.Diagnostic]:
@@ -170,9 +166,9 @@ def _shared_refusals(release: Release, first: Release, location: dps.Path) -> It
     if release.max_batch:
         yield kit.unsupported("a sample with a cap is one of a single release", path, "leave sample or max_batch out")
     for key in SAMPLE_KEYS:
-        mine, other = getattr(release, key), getattr(first, key)
-        if mine != other:
-            message = f"the releases of sample {release.sample} have {key} {other:g} and {mine:g}"
+        value, first_value = getattr(release, key), getattr(first, key)
+        if value != first_value:
+            message = f"the releases of sample {release.sample} have {key} {first_value:g} and {value:g}"
             yield kit.bad_value(message, path, "one drawn sample has one rate, and one size: give another name")
 
 

@@ -228,15 +228,15 @@ def _one_query(releases: Sequence[Release], k: int) -> Step:
 
     step, total = joined(releases, -1.0)
     step = replace(step, declared_rho=None if releases[0].batch_size else total * k * k / 2)
-    known = [release for release in releases if not release.is_guarantee]
-    if not known:
+    noisy = [release for release in releases if not release.is_guarantee]
+    if not noisy:
         return replace(step, below=None, rdp_below=None)
-    attained, _ = joined(known, 1.0)
+    attained, _ = joined(noisy, 1.0)
     return replace(step, below=attained.below, rdp_below=attained.rdp_below)
 
 
 def _amplified(releases: Sequence[Release]) -> Step:
-    """Guarantees on one sample, for one record: the composed pair of all of them, mixed at the rate of the sample."""
+    """Guarantees on one sample, for one record: their composed pair, mixed at the rate of the sample."""
     first = releases[0]
     rate = Fraction(first.batch_size, first.records) if first.batch_size else _declared(first.rate)
     steps = [step_of(replace(r, rate=1.0, batch_size=0, records=0, sample=""), 1) for r in releases]
@@ -531,11 +531,11 @@ def _probability_of_any(terms: Iterable[tuple[int, float, Fraction | None]]) -> 
         return 1.0
     rounded = -math.expm1(math.fsum(times * math.log1p(-probability) for times, probability, _ in counted))
     rounded *= 1.0 + _SUM
-    known = [(times, declared) for times, _, declared in counted if declared is not None]
-    if len(known) < len(counted):
+    exact = [(times, declared) for times, _, declared in counted if declared is not None]
+    if len(exact) < len(counted):
         return rounded
-    total = _total(known)
-    squares = _total((times, declared**2) for times, declared in known)
+    total = _total(exact)
+    squares = _total((times, declared**2) for times, declared in exact)
     return min(rounded, _between(min(total, total - (total**2 - squares) / 2 + total**3 / 6))[1])
 
 
@@ -546,9 +546,9 @@ def _total(terms: Iterable[tuple[int, Fraction | None]]) -> Fraction:
 
 def _between(exact: Fraction) -> tuple[float, float]:
     """The nearest floats whose decimals are not above ``exact``, and not below it."""
-    near = float(exact)
-    low = near if _declared(near) <= exact else math.nextafter(near, -math.inf)
-    return low, near if _declared(near) >= exact else math.nextafter(near, math.inf)
+    nearest = float(exact)
+    low = nearest if _declared(nearest) <= exact else math.nextafter(nearest, -math.inf)
+    return low, nearest if _declared(nearest) >= exact else math.nextafter(nearest, math.inf)
 
 
 def _declared(value: float) -> Fraction:

@@ -141,6 +141,20 @@ def exponential(rng: np.random.Generator) -> None:
     assert float(accounting.bounded_range_rdp(order, release.epsilon)[0]) == pytest.approx(exact, rel=1e-8)
 
 
+def test_permute_and_flip_is_no_exponential_mechanism() -> None:
+    """Two candidates whose scores cross: its divergences exceed those of a bounded range, and are those of pure DP."""
+    for epsilon in (0.1, 1.0, 2.0):
+        lower = 0.5 * math.exp(-0.5 * epsilon)
+        pair = np.array([1.0 - lower, lower]), np.array([lower, 1.0 - lower])
+        assert math.log(pair[0][0] / pair[1][0]) == pytest.approx(math.log(2.0 * math.exp(0.5 * epsilon) - 1.0))
+        choice, pure = (Composition([Release(kind=kind, epsilon=epsilon)]) for kind in ("exponential", "approx-dp"))
+        for order in (1.1, 2.0):
+            assert choice.rdp(order).upper < oracles.divergence(pair, order) <= pure.rdp(order).upper
+        assert (
+            choice.rho().upper < oracles.largest_ratio(lambda a, p=pair: oracles.divergence(p, a)) <= pure.rho().upper
+        )
+
+
 def concentrated(rng: np.random.Generator) -> None:
     rho, delta = 10.0 ** rng.uniform(-5, 1), 10.0 ** rng.uniform(-9, -2)
     parts = rng.dirichlet([1.0, 1.0]) * rho
