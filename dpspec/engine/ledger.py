@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -468,21 +468,25 @@ def _added_blocks(
     releases: Sequence[Mapping[str, Json]], entries: Sequence[Entry], day: dt.date
 ) -> list[dict[str, Json]]:
     """The blocks of new entries. The samples of each are drawn for it, and get names that no other entry has."""
-    taken = {str(release["sample"]) for release in releases if "sample" in release}
+    taken = _samples(releases)
     added = []
     for entry in entries:
         blocks = entry.blocks(day)
-        names: dict[str, str] = {}
-        for name in sorted({str(block["sample"]) for block in blocks if "sample" in block}):
-            names[name] = next(new for new in _numbered(name) if new not in taken)
+        names = {}
+        for name in sorted(_samples(blocks)):
+            names[name] = _unused(name, taken)
             taken.add(names[name])
         added += [{**block, "sample": names[str(block["sample"])]} if "sample" in block else block for block in blocks]
     return added
 
 
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}-{number}" for number in itertools.count(2))
+def _samples(releases: Sequence[Mapping[str, Json]]) -> set[str]:
+    return {str(release["sample"]) for release in releases if "sample" in release}
+
+
+def _unused(name: str, taken: Set[str]) -> str:
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(candidate for candidate in itertools.chain([name], numbered) if candidate not in taken)
 
 
 def text_with_entries(text: str, entries: Sequence[Entry], day: dt.date) -> str:
@@ -591,7 +595,10 @@ def fitting(document: Mapping[str, Json], entry: Entry, catalog: Catalog) -> Ite
 
 def _with_release(document: Mapping[str, Json], release: Mapping[str, Json]) -> dict[str, Json]:
     mechanism = document["mechanism"]
-    releases = [*mechanism["releases"], {"name": "one-more", **thaw(release)}]
+    added = {"name": "one-more", **thaw(release)}
+    if "sample" in added:  # another one than those of the entries
+        added["sample"] = _unused(str(added["sample"]), _samples(mechanism["releases"]))
+    releases = [*mechanism["releases"], added]
     return {**document, "mechanism": {**mechanism, "releases": releases}}
 
 

@@ -214,8 +214,8 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
         upper = _end("at most", decimals.upper(verdict.upper, against=verdict.claimed), upper_finding)
         if upper_finding is not None and not _is_approximate(upper_finding):
             upper += f" ({upper_rigor(upper_finding)})"
-        if verdict.verdict == "proved" and verdict.claimed is not None and verdict.upper > verdict.claimed:
-            upper += f", {EQUAL}"
+        if verdict.claimed is not None and verdict.upper > verdict.claimed:
+            upper += f", {EQUAL}" if decimals.is_equal(verdict.upper, verdict.claimed) else ""
     if verdict.lower is not None and not by_attack and not is_void:
         lower = _end("at least", decimals.lower(verdict.lower, against=verdict.claimed), lower_finding)
         if verdict.kind != "metric" and lower_finding is not None and not _is_approximate(lower_finding):

@@ -211,6 +211,17 @@ def test_each_entry_draws_its_own_samples():
     assert [b["sample"] for b in plain(read_yaml(text, "l").root)["mechanism"]["releases"]] == ["s", "s", "s-2", "s-2"]
 
 
+def test_numbers_that_fit_are_of_another_sample():
+    """In the sample of the ledger's own entry the noise would need to be larger."""
+    drawn = {"kind": "gaussian", "sigma": 2.0, "rate": 0.1, "sample": "s"}
+    begun, again = ledger(entry(drawn), epsilon=1.0), entry({**drawn, "sigma": 0.6}, digest="bb")
+    named, plain_sample = (
+        {fit.key: fit.value for fit in fitting(begun, new, load_catalog())}
+        for new in (again, entry({"kind": "gaussian", "sigma": 0.6, "rate": 0.1}, digest="bb"))
+    )
+    assert named["sigma"] == pytest.approx(plain_sample["sigma"], rel=0.02)
+
+
 def test_no_number_of_a_tiny_release_fits_a_full_ledger():
     """The bound moves by less than the search sees; it ended with an error."""
     full = ledger(entry({"kind": "approx-dp", "epsilon": 0.1, "delta": 1e-6}), epsilon=0.1)

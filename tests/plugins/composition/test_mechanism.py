@@ -6,6 +6,7 @@ import pytest
 from support import specs
 
 from dpspec.contract.results import AuditResult
+from dpspec.reporters import words
 from dpspec.testing import MechanismSuite, constant, decreasing, increasing
 
 TEXT = """\
@@ -205,6 +206,22 @@ def test_a_sum_of_deltas_that_a_program_rounded_is_the_claimed_one_and_the_repor
         assert any("the rounding of declared numbers (1e-15 relative)" in n for n in audit.notes) == (
             verdict == "proved"
         )
+
+
+def test_parts_of_a_budget_that_a_program_rounded_are_the_budget_and_the_report_says_so(tmp_path: Path) -> None:
+    """It was open, and shown as at most 0.1001."""
+    head, _, _ = TEXT.partition("  releases:")
+    for part, verdict, shown in (
+        (0.1 / 7, "proved", "at most 0.10000000000000002 (certified), equal to the claim up to the rounding of"),
+        (0.1 / 7 * (1.0 + 1e-9), "open", "at most 0.1000000002 (certified)"),
+        (0.1 / 7 * (1.0 - 1e-9), "proved", "at most 0.09999999991 (certified)"),
+    ):
+        releases = f"  releases: [{{kind: zcdp, rho: {part!r}, times: 7}}]\n"
+        claims = "claims: [{id: c, kind: zcdp, rho: 0.1}]\n"
+        audit = audited(f"{head}{releases}data: {{kind: declared, records: 100}}\n{claims}", tmp_path)
+        assert verdicts(audit) == {"c": verdict}
+        assert str(words.bounds(audit, audit.verdicts[0])).startswith(shown)
+        assert ("equal" in str(words.bounds(audit, audit.verdicts[0]))) == (part == 0.1 / 7)
 
 
 def test_a_guarantee_on_a_sample_of_fixed_size_holds_for_as_many_records(tmp_path: Path) -> None:
