@@ -596,7 +596,7 @@ def fitting(document: Mapping[str, Json], entry: Entry, catalog: Catalog) -> Ite
 def _with_release(document: Mapping[str, Json], release: Mapping[str, Json]) -> dict[str, Json]:
     mechanism = document["mechanism"]
     added = {"name": "one-more", **thaw(release)}
-    if "sample" in added:  # another one than those of the entries
+    if "sample" in added:  # another sample than the entries have
         added["sample"] = _unused(str(added["sample"]), _samples(mechanism["releases"]))
     releases = [*mechanism["releases"], added]
     return {**document, "mechanism": {**mechanism, "releases": releases}}
