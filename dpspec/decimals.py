@@ -18,12 +18,24 @@ _WRITTEN = 8
 #: Significant digits that identify a float64.
 _ALL_DIGITS = 17
 
+#: Relative difference up to which a sum of declared numbers is equal to a declared one. A program writes each part of a
+#: budget as the nearest float64, so that the parts may exceed the budget by a few units of 1.1e-16.
+ROUNDING = 1e-15
+
 #: Exponent below which numbers of at least 1e-4 are written without an exponent.
 _PLAIN_BELOW = 7
 
 
+def is_equal(value: float, declared: float) -> bool:
+    """Whether two numbers differ by at most the rounding of declared numbers."""
+    return value == declared or abs(value - declared) <= ROUNDING * abs(declared)
+
+
 def upper(value: float, *, digits: int = DIGITS, against: float | None = None) -> str:
-    """An upper bound, rounded up, with more digits if rounding would hide its order relative to ``against``."""
+    """An upper bound, rounded up, with more digits if rounding would hide its order relative to ``against``.
+
+    It also has more digits if rounding away from ``against`` would more than double the difference.
+    """
     return _directed(value, digits, ROUND_CEILING, against)
 
 
@@ -88,7 +100,8 @@ def _directed(value: float, digits: int, rounding: str, against: float | None) -
     compared = number if against is None else Decimal(repr(float(against)))
     for precision in range(digits, _ALL_DIGITS + 1):
         rounded = Context(prec=precision, rounding=rounding).plus(number)
-        if against is None or rounded.compare(compared) == number.compare(compared):
+        is_ordered = rounded.compare(compared) == number.compare(compared)
+        if against is None or (is_ordered and abs(rounded - compared) <= 2 * abs(number - compared)):
             return _text(rounded)
     return _text(rounded)
 

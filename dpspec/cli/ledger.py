@@ -52,6 +52,7 @@ def add(
     file: LedgerFile = Path("ledger.yaml"),
     epsilon: Annotated[float | None, typer.Option(metavar="E", help="The budget of a new ledger.")] = None,
     delta: Annotated[float | None, typer.Option(metavar="D", help="The delta of a new ledger's budget.")] = None,
+    rho: Annotated[float | None, typer.Option(metavar="R", help="A budget in rho (zCDP) instead of both.")] = None,
     again: Again = False,
     same_data: SameData = False,
     released: Annotated[
@@ -59,7 +60,7 @@ def add(
     ] = False,
     plugins: Plugins = [],  # noqa: B006 - typer copies it
 ) -> int:
-    """Enter releases into a ledger. Without the file, --epsilon and --delta begin one.
+    """Enter releases into a ledger. Without the file, --epsilon and --delta, or --rho, begin one.
 
     All are entered or none. Ends with 1 if one is refused (its audit deviates, or has an open caution) or exceeds
     the budget, and then says what would fit. --released enters releases beyond the budget, and the code is 1 as well.
@@ -74,10 +75,13 @@ def add(
     before = "" if begins else _text_of(file)
     catalog = load_project([] if begins else [file], plugins)
     if begins:
-        if epsilon is None or delta is None:
-            raise UsageError(f"{file} does not exist: give --epsilon and --delta of its budget to begin it")
-        if not (epsilon > 0.0 and 0.0 < delta < 1.0):
+        budget = [name for name, value in (("epsilon", epsilon), ("delta", delta), ("rho", rho)) if value is not None]
+        if budget not in [[*numbers] for numbers in ledgers.BUDGETS.values()]:
+            raise UsageError(f"{file} does not exist: give --epsilon and --delta of its budget, or --rho, to begin it")
+        if not ((epsilon is None or epsilon > 0.0) and (delta is None or 0.0 < delta < 1.0)):
             raise UsageError("--epsilon must be above 0, and --delta above 0 and below 1")
+        if rho is not None and not 0.0 < rho < math.inf:
+            raise UsageError("--rho must be above 0")
         entries = [*_entries(sources, delta, catalog)]
         first = entries[0]
         document = ledgers.new_ledger(
@@ -86,9 +90,10 @@ def add(
             scope=first.scope,
             epsilon=epsilon,
             delta=delta,
+            rho=rho,
         )
     else:
-        if (epsilon, delta) != (None, None):
+        if (epsilon, delta, rho) != (None, None, None):
             raise UsageError(f"{file} has a budget: change its claim, or try another one by `dpspec ledger check`")
         document, entries = _ledger_and_entries(file, (), sources, catalog)
     _require_belonging(document, entries, again=again, same_data=same_data)
@@ -113,6 +118,7 @@ def check(
     file: LedgerFile = Path("ledger.yaml"),
     epsilon: Annotated[float | None, typer.Option(metavar="E", help="Another budget than the ledger's.")] = None,
     delta: Annotated[float | None, typer.Option(metavar="D", help="Another delta than the budget's.")] = None,
+    rho: Annotated[float | None, typer.Option(metavar="R", help="Another rho than the budget's.")] = None,
     planned: Annotated[
         list[Path],
         typer.Option("--with", metavar="SOURCE", help="Also count this release, as `add` would; repeatable."),
@@ -136,7 +142,7 @@ def check(
     with failures_in_reports(report_files):
         budget_changes = [
             f"claims.{ledgers.BUDGET}.{key}={value!r}"
-            for key, value in (("epsilon", epsilon), ("delta", delta))
+            for key, value in (("epsilon", epsilon), ("delta", delta), ("rho", rho))
             if value is not None
         ]
         document, entries = _ledger_and_entries(file, budget_changes, planned, catalog)
@@ -168,11 +174,13 @@ def _ledger_and_entries(
         spec = ledgers.ledger_of(loaded.specs, file)
     budget = ledgers.budget_of(spec)
     assert budget is not None
-    entries = _entries(sources, float(budget["delta"]), catalog, claim_scope(spec, budget))
+    entries = _entries(sources, budget.options.get("delta"), catalog, claim_scope(spec, budget))
     return spec.to_json(), [*entries]
 
 
-def _entries(sources: Sequence[Path], delta: float, catalog: Catalog, claimed: Scope | None = None) -> Iterator[Entry]:
+def _entries(
+    sources: Sequence[Path], delta: float | None, catalog: Catalog, claimed: Scope | None = None
+) -> Iterator[Entry]:
     from dpspec.engine.ledger import entry_of, first_scope
 
     for source in sources:
@@ -186,13 +194,15 @@ def _entries(sources: Sequence[Path], delta: float, catalog: Catalog, claimed: S
         yield entry_of(audit, evidence, source.as_posix(), delta, catalog, claimed)
 
 
-def _result_of(source: Path, delta: float, adjacency: str | None, catalog: Catalog) -> Result:
+def _result_of(source: Path, delta: float | None, adjacency: str | None, catalog: Catalog) -> Result:
     """The result in a file, or of a recorded training, or of the bounds of a spec."""
     if source.is_dir():
+        from dpspec.engine.ledger import DELTA_OF_RHO
         from dpspec.engine.preparing.providers import run_folders
 
         # many guarantees fit into a budget only at smaller deltas
-        return run_folders(catalog).judge(source, catalog, 0.1 * delta, adjacency or "zero-out")
+        smaller = DELTA_OF_RHO if delta is None else 0.1 * delta
+        return run_folders(catalog).judge(source, catalog, smaller, adjacency or "zero-out")
     if source.suffix in (".yaml", ".yml"):
         from dpspec.engine.ledger import bounds
 
@@ -231,6 +241,9 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, page_width(), subsequent_indent="  ", break_long_words=False)
 
 
+#: Relative difference of deltas that is too small for any release.
+_USED_UP = 1e-6
+
 #: The words for the numbers of a release; ``rate`` 1 and ``times`` 1 are omitted.
 _WORDS = {
     "sigma": "noise {}",
@@ -242,16 +255,20 @@ _WORDS = {
     "delta": "delta {}",
     "rho": "rho {}",
     "mu": "mu {}",
+    "sample": "of sample {}",
     "times": "{} times",
 }
 
 
 def _in_words(release: Mapping[str, Json]) -> str:
-    numbers = [form.format(_number(release[key])) for key, form in _WORDS.items() if key in release]
+    said = [key for key in _WORDS if key in release and (key not in ("rate", "times") or release[key] != 1)]
+    numbers = [_WORDS[key].format(_number(release[key])) for key in said]
     return f"{release['kind']} ({', '.join(numbers)})" if numbers else str(release["kind"])
 
 
 def _number(value: Json) -> str:
+    if isinstance(value, str):
+        return value
     return f"{value:,}" if isinstance(value, int) else decimals.given(float(value))
 
 
@@ -268,17 +285,21 @@ def _total(result: Result) -> str:
     verdict = next(verdict for verdict in audit.verdicts if verdict.claim == BUDGET)
     if verdict.verdict == "proved":
         return f"WITHIN BUDGET: {verdict.text}. {verdict.reason}"
-    certified = "no finite epsilon is certified"
+    certified = f"no finite {verdict.quantity} is certified"
     if verdict.upper is not None and math.isfinite(verdict.upper):
-        certified = f"certified: epsilon <= {decimals.upper(verdict.upper)}"
+        certified = f"certified: {verdict.quantity} <= {decimals.upper(verdict.upper, against=verdict.claimed)}"
     return f"NOT WITHIN BUDGET: {verdict.text}; {certified}"
 
 
 def _table(document: Mapping[str, Json], result: Result) -> Iterator[str]:
-    """The entries: name, numbers, evidence, date, and epsilon of each alone."""
+    """The entries: name, numbers, evidence, date, and the epsilon of each alone for a budget in epsilon."""
+    from dpspec.engine.ledger import BUDGET
+
     (audit,) = result.audits
     releases = document["mechanism"]["releases"]
-    shares = next((series.columns["epsilon"] for series in audit.series if series.name == "epsilon-by-release"), None)
+    alone_at = next((series.columns["epsilon"] for series in audit.series if series.name == "epsilon-by-release"), None)
+    in_rho = any(verdict.claim == BUDGET and verdict.quantity == "rho" for verdict in audit.verdicts)
+    shares = None if in_rho else alone_at
     yield _wrapped(
         f"{document['name']}: {len(releases)} release{'s' * (len(releases) != 1)}, adjacency "
         f"{document['threat_model']['adjacency']}, {document['data']['records']:,} records"
@@ -303,11 +324,29 @@ def _allowed(fit: Fitting) -> str:
     return f"{fit.kind} with {fit.key} {'at most' if fit.at_most else 'at least'} {value}"
 
 
+def _spent_delta(document: Mapping[str, Json], result: Result) -> Iterator[str]:
+    """Why no epsilon is finite: guarantees use up the delta of the budget."""
+    (audit,) = result.audits
+    budget = next((claim for claim in document["claims"] if "delta" in claim), None)
+    if budget is None or any(verdict.upper is not None for verdict in audit.verdicts):
+        return
+    spent = math.fsum(
+        release.get("times", 1) * release.get("rate", 1.0) * release["delta"]
+        for release in document["mechanism"]["releases"]
+        if "delta" in release
+    )
+    if spent >= budget["delta"] * (1.0 - _USED_UP):
+        yield (
+            f"The deltas of the entries add up to {decimals.nearest(spent)} of {decimals.exact(budget['delta'])}: "
+            "nothing is left for the delta of a release with Gaussian noise, or of a zCDP guarantee."
+        )
+
+
 def _excess(document: Mapping[str, Json], entries: Sequence[Entry], result: Result, catalog: Catalog) -> list[str]:
     """The verdict, and with which numbers each of the entries would fit alone."""
-    from dpspec.engine.ledger import fitting, judge
+    from dpspec.engine.ledger import fitting, judge, with_entries
 
-    lines = [_total(result)]
+    lines = [_total(result), *_spent_delta(with_entries(document, entries, dt.datetime.now(dt.UTC).date()), result)]
     if document["mechanism"]["releases"] and judge(document, catalog).exit_code is not ExitCode.OK:
         return [*lines, "Left: nothing; the entered releases exceed the budget."]
     for entry in entries:

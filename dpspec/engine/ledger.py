@@ -8,8 +8,9 @@ result, and its certified epsilon otherwise.
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -22,7 +23,7 @@ from dpspec.contract.results import AuditResult, Result, accepted_cautions
 from dpspec.errors import ExitCode, LedgerError, SpecError, UsageError
 from dpspec.language.load import from_document
 from dpspec.language.yaml_source import plain, read_yaml, to_yaml
-from dpspec.results.evidence_weight import covers, group_size, proven_bound, shortfall
+from dpspec.results.evidence_weight import covers, group_size, proven_bound, series_bounds, shortfall
 from dpspec.results.status import problems
 from dpspec.text import joined, quoted
 from dpspec.training.adaptive_clipping import with_count
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
 #: The id of the claim that states the budget.
 BUDGET = "budget"
 
+#: The kinds of a claim that states a budget, and the numbers of each.
+BUDGETS: Mapping[str, tuple[str, ...]] = {"approx-dp": ("epsilon", "delta"), "zcdp": ("rho",)}
+
+#: The delta of the bounds with which entries of a budget in rho are compared.
+DELTA_OF_RHO = 1e-5
+
 #: The mechanism of a ledger.
 KIND = "composition"
 
@@ -46,6 +53,9 @@ _SHARE = 0.1
 
 #: The smallest epsilon of a guarantee in a composition.
 _LEAST_EPSILON = 1e-15
+
+#: The smallest rho of one.
+_LEAST_RHO = 1e-30
 
 #: Steps are entered if their epsilon agrees with the result's: below it by at most the widths of two searches.
 _BELOW, _ABOVE = 2e-3, 1e-2
@@ -106,15 +116,20 @@ class Entry:
 
 
 def entry_of(
-    audit: AuditResult, evidence: Evidence, file: str, delta: float, catalog: Catalog, claimed: Scope = DEFAULT_SCOPE
+    audit: AuditResult,
+    evidence: Evidence,
+    file: str,
+    delta: float | None,
+    catalog: Catalog,
+    claimed: Scope = DEFAULT_SCOPE,
 ) -> Entry:
-    """The entry of an audited release, for a budget with ``delta``.
+    """The entry of an audited release, for a budget with ``delta``, or in rho.
 
     Args:
         audit: The audit, of a result that may have others.
         evidence: Its basis, unless it is about a recording.
         file: The file or folder of its result, for readers.
-        delta: Of the budget.
+        delta: Of the budget; None for a budget in rho.
         catalog: The mechanisms, ``composition`` among them.
         claimed: The scope of the budget, whose adjacency and unit the caller compares.
 
@@ -125,13 +140,15 @@ def entry_of(
     recording = audit.recording
     evidence = "recorded" if recording is not None else evidence
     _require_standing(audit, evidence, file)
-    bound = _guarantee(audit, delta, claimed, file)
+    bound = _guarantee(audit, DELTA_OF_RHO if delta is None else delta, claimed, file)
     releases = _steps(audit, catalog)
     states_scope = audit.document["mechanism"]["kind"] == KIND  # of each release
-    if not releases or not _agrees(releases, _informative(bound, audit), audit.facts.records, catalog):
-        delta_of_bound = {"delta": float(bound.at["delta"])} if bound.at["delta"] else {}
-        releases = ({"kind": "approx-dp", "epsilon": max(bound.value, _LEAST_EPSILON), **delta_of_bound},)
-        states_scope = False
+    informative = _informative(bound, audit)
+    is_invisible = states_scope and informative.value == 0.0  # too small for a number at any delta
+    if not releases or not (is_invisible or _agrees(releases, informative, audit.facts.records, catalog)):
+        if delta is None:
+            bound = _concentrated(audit, bound.scope, file)
+        releases, states_scope = (_release(bound),), False
     if not states_scope and (covered := _covered(bound.scope)):
         releases = tuple({**release, "scope": covered} for release in releases)
     origin = recording.origin if recording is not None else None
@@ -151,6 +168,14 @@ def entry_of(
             *(rule.name for rule in accepted_cautions(audit)),
         ),
     )
+
+
+def _release(bound: Finding) -> dict[str, Json]:
+    """A guarantee as a release of a composition."""
+    if bound.quantity == "rho":
+        return {"kind": "zcdp", "rho": max(bound.value, _LEAST_RHO)}
+    delta: dict[str, Json] = {"delta": float(bound.at["delta"])} if bound.at["delta"] else {}
+    return {"kind": "approx-dp", "epsilon": max(bound.value, _LEAST_EPSILON), **delta}
 
 
 def _covered(scope: Scope) -> dict[str, Json]:
@@ -188,7 +213,7 @@ def _guarantee(audit: AuditResult, delta: float, claimed: Scope, file: str) -> F
     def is_covered(finding: Finding, scope: Scope) -> bool:
         return covers(finding.scope, replace(scope, adjacency=finding.scope.adjacency, unit=finding.scope.unit))
 
-    proved = _proved(audit)
+    proved = _proved(audit.findings)
     bounds = [finding for finding in proved if is_covered(finding, claimed)]
     if not bounds:
         larger = [
@@ -208,19 +233,41 @@ def _guarantee(audit: AuditResult, delta: float, claimed: Scope, file: str) -> F
             )
         subject = f"{file}: {quoted(audit.name)} has no certified epsilon of one record in the scope of the budget"
         raise LedgerError(f"{subject}: {hint}")
-    fitting = [finding for finding in bounds if finding.at["delta"] <= _SHARE * delta]
-    if fitting:
-        return max(fitting, key=lambda finding: (finding.at["delta"], -finding.value))
+    of_curve = [finding for finding in _curve(audit) if is_covered(finding, claimed)]
+    for available in (bounds, of_curve):
+        fitting = [finding for finding in available if finding.at["delta"] <= _SHARE * delta]
+        if fitting:
+            return max(fitting, key=lambda finding: (finding.at["delta"], -finding.value))
     return min(bounds, key=lambda finding: (finding.at["delta"], finding.value))
 
 
-def _proved(audit: AuditResult) -> list[Finding]:
-    """The certified epsilons of one record."""
+def _concentrated(audit: AuditResult, scope: Scope, file: str) -> Finding:
+    """The certified rho of one record in ``scope``, or a certified epsilon at delta 0."""
+    bounds = [
+        *_proved(audit.findings, "rho"),
+        *(finding for finding in _proved(audit.findings) if finding.at["delta"] == 0.0),
+    ]
+    covering = [finding for finding in bounds if covers(finding.scope, scope)]
+    if not covering:
+        raise LedgerError(
+            f"{file}: {quoted(audit.name)} has no certified rho. A budget in rho adds up steps and zCDP guarantees: "
+            "add a claim of kind zcdp to its spec, or keep a ledger with --epsilon and --delta"
+        )
+    return min(covering, key=lambda f: f.value if f.quantity == "rho" else 0.5 * f.value**2)
+
+
+def _curve(audit: AuditResult) -> list[Finding]:
+    """The points of the certified curve of one record as bounds."""
+    return _proved(series_bounds(audit.findings, audit.series))
+
+
+def _proved(findings: Iterable[Finding], quantity: str = "epsilon") -> list[Finding]:
+    """The certified bounds of one record: its epsilons at a delta, or another quantity."""
     return [
         finding
-        for finding in audit.findings
-        if (finding.quantity, finding.bound) == ("epsilon", "upper")
-        and "delta" in finding.at
+        for finding in findings
+        if (finding.quantity, finding.bound) == (quantity, "upper")
+        and (quantity != "epsilon" or "delta" in finding.at)
         and group_size(finding) == 1
         and finding.privacy == "public"
         and math.isfinite(finding.value)
@@ -230,7 +277,7 @@ def _proved(audit: AuditResult) -> list[Finding]:
 
 def first_scope(audit: AuditResult) -> Scope:
     """The scope of a budget that begins with this release: fewer datasets than all, if its bounds cover fewer."""
-    scopes = [finding.scope for finding in _proved(audit)]
+    scopes = [finding.scope for finding in _proved(audit.findings)]
     widest = max(scopes, key=lambda scope: (scope.data == "all", -scope.min_records), default=DEFAULT_SCOPE)
     return replace(DEFAULT_SCOPE, data=widest.data, min_records=widest.min_records)
 
@@ -279,8 +326,11 @@ def _gaussian(noise_multiplier: float, rate: float, steps: int) -> dict[str, Jso
 
 def _informative(bound: Finding, audit: AuditResult) -> Finding:
     """The bound, or the largest one at another delta if its epsilon is 0: fewer or noisier steps have 0 there too."""
-    alike = [finding for finding in _proved(audit) if finding.scope == bound.scope and finding.value > 0.0]
-    return bound if bound.value > 0.0 else max(alike, key=lambda finding: finding.value, default=bound)
+    if bound.value > 0.0:
+        return bound
+    bounds = [*_proved(audit.findings), *_curve(audit)]
+    alike = [finding for finding in bounds if finding.scope == bound.scope and finding.value > 0.0]
+    return max(alike, key=lambda finding: finding.value, default=bound)
 
 
 def _agrees(releases: Sequence[Mapping[str, Json]], bound: Finding, records: int, catalog: Catalog) -> bool:
@@ -319,8 +369,22 @@ def bounds(specs: Sequence[Spec], catalog: Catalog, *, remedies: bool = False) -
         return runner.run(specs, catalog, store=Store(folder), train=False, remedies=search)
 
 
-def new_ledger(*, name: str, records: int | None, scope: Scope, epsilon: float, delta: float) -> dict[str, Json]:
-    """An empty ledger with its budget; the mechanism comes last, so that entries are lines at the end of the file."""
+def new_ledger(
+    *,
+    name: str,
+    records: int | None,
+    scope: Scope,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    rho: float | None = None,
+) -> dict[str, Json]:
+    """An empty ledger with its budget; the mechanism comes last, so that entries are lines at the end of the file.
+
+    The budget is ``epsilon`` and ``delta``, or ``rho``.
+    """
+    budget: dict[str, Json] = {"kind": "zcdp", "rho": rho}
+    if rho is None:
+        budget = {"kind": "approx-dp", "epsilon": epsilon, "delta": delta}
     fewer_datasets = {"min_records": scope.min_records} if scope.min_records else {}
     declared = {"over": scope.data} if scope.data != "all" else {}
     return {
@@ -328,7 +392,7 @@ def new_ledger(*, name: str, records: int | None, scope: Scope, epsilon: float, 
         "name": name,
         "data": {"kind": "declared", "records": records or 1},
         "threat_model": {"adjacency": scope.adjacency, **fewer_datasets},
-        "claims": [{"id": BUDGET, "kind": "approx-dp", "epsilon": epsilon, "delta": delta, **declared}],
+        "claims": [{"id": BUDGET, **budget, **declared}],
         "mechanism": {"kind": KIND, "releases": []},
     }
 
@@ -339,13 +403,16 @@ def ledger_of(specs: Sequence[Spec], file: Path) -> Spec:
         raise UsageError(f"{file} is not a ledger: it needs one mechanism of kind {KIND}, without a matrix")
     (spec,) = specs
     if budget_of(spec) is None:
-        raise UsageError(f"{file} has no budget: add the claim {{id: {BUDGET}, kind: approx-dp, epsilon: E, delta: D}}")
+        raise UsageError(
+            f"{file} has no budget: add the claim {{id: {BUDGET}, kind: approx-dp, epsilon: E, delta: D}}, or one of "
+            "kind zcdp with rho"
+        )
     return spec
 
 
 def budget_of(spec: Spec) -> Claim | None:
     """The claim that states the budget of a ledger."""
-    return next((claim for claim in spec.claims if (claim.id, claim.kind) == (BUDGET, "approx-dp")), None)
+    return next((claim for claim in spec.claims if claim.id == BUDGET and claim.kind in BUDGETS), None)
 
 
 def judge(document: Mapping[str, Json], catalog: Catalog, *, remedies: bool = False) -> Result:
@@ -392,9 +459,34 @@ def doubts(
 
 def with_entries(document: Mapping[str, Json], entries: Sequence[Entry], day: dt.date) -> dict[str, Json]:
     """The document of a ledger with further entries."""
-    added = [block for entry in entries for block in entry.blocks(day)]
     mechanism = document["mechanism"]
+    added = _added_blocks(mechanism["releases"], entries, day)
     return {**document, "mechanism": {**mechanism, "releases": [*mechanism["releases"], *added]}}
+
+
+def _added_blocks(
+    releases: Sequence[Mapping[str, Json]], entries: Sequence[Entry], day: dt.date
+) -> list[dict[str, Json]]:
+    """The blocks of new entries. The samples of each are drawn for it, and get names that no other entry has."""
+    taken = _samples(releases)
+    added = []
+    for entry in entries:
+        blocks = entry.blocks(day)
+        names = {}
+        for name in sorted(_samples(blocks)):
+            names[name] = _unused(name, taken)
+            taken.add(names[name])
+        added += [{**block, "sample": names[str(block["sample"])]} if "sample" in block else block for block in blocks]
+    return added
+
+
+def _samples(releases: Sequence[Mapping[str, Json]]) -> set[str]:
+    return {str(release["sample"]) for release in releases if "sample" in release}
+
+
+def _unused(name: str, taken: Set[str]) -> str:
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    return next(candidate for candidate in itertools.chain([name], numbered) if candidate not in taken)
 
 
 def text_with_entries(text: str, entries: Sequence[Entry], day: dt.date) -> str:
@@ -409,14 +501,17 @@ def text_with_entries(text: str, entries: Sequence[Entry], day: dt.date) -> str:
     margin = " " * releases.start_mark.column
     end = text.find("\n", _end_of(releases))
     before, after = (text, "") if end < 0 else (text[:end], text[end + 1 :])
+    root = read_yaml(text, "").root
+    assert root is not None
+    document = plain(root)
     added = "".join(
         f"{margin}{line}\n"
-        for entry in entries
-        for block in entry.blocks(day)
+        for block in _added_blocks(document["mechanism"]["releases"], entries, day)
         for line in to_yaml({"releases": [block]}).splitlines()[1:]
     )
     longer_text = f"{before}\n{added}{after}"
-    document, longer = (plain(root) for t in (text, longer_text) if (root := read_yaml(t, "").root) is not None)
+    longer_root = read_yaml(longer_text, "").root
+    longer = None if longer_root is None else plain(longer_root)
     if longer != with_entries(document, entries, day):
         raise UsageError("the entries cannot be added to this file: write mechanism.releases as its last block")
     return longer_text
@@ -456,10 +551,11 @@ class Fitting:
 
 #: Releases that are tried on the remaining budget, each with the number that varies and a value of almost no cost: a
 #: search below that value takes long and finds nothing of use.
-_TRIED: tuple[tuple[Mapping[str, Json], str, float], ...] = (
-    ({"kind": "approx-dp", "epsilon": 1.0}, "epsilon", 1e-3),
-    ({"kind": "gaussian", "sigma": 10.0}, "sigma", 1e4),
-)
+_GUARANTEE: Mapping[str, tuple[Mapping[str, Json], str, float]] = {
+    "approx-dp": ({"kind": "approx-dp", "epsilon": 1.0}, "epsilon", 1e-3),
+    "zcdp": ({"kind": "zcdp", "rho": 0.1}, "rho", 1e-6),
+}
+_NOISE: tuple[Mapping[str, Json], str, float] = ({"kind": "gaussian", "sigma": 10.0}, "sigma", 1e4)
 
 #: The numbers of a kind that make it fit, all others unchanged.
 _VARIED: Mapping[str, tuple[str, ...]] = {
@@ -481,7 +577,8 @@ _PRECISION = 1e-2
 
 def left(document: Mapping[str, Json], catalog: Catalog) -> Iterator[Fitting]:
     """The largest cost of one more release, as a guarantee and as Gaussian noise; nothing if the budget is used up."""
-    for release, key, least in _TRIED:
+    kind = next(claim["kind"] for claim in document["claims"] if claim["id"] == BUDGET)
+    for release, key, least in (_GUARANTEE[kind], _NOISE):
         cheapest = _with_release(document, {**release, key: least})
         if judge(cheapest, catalog).exit_code is ExitCode.OK:
             yield from _fitting(document, release, key, catalog)
@@ -498,7 +595,10 @@ def fitting(document: Mapping[str, Json], entry: Entry, catalog: Catalog) -> Ite
 
 def _with_release(document: Mapping[str, Json], release: Mapping[str, Json]) -> dict[str, Json]:
     mechanism = document["mechanism"]
-    releases = [*mechanism["releases"], {"name": "one-more", **thaw(release)}]
+    added = {"name": "one-more", **thaw(release)}
+    if "sample" in added:  # another sample than the entries have
+        added["sample"] = _unused(str(added["sample"]), _samples(mechanism["releases"]))
+    releases = [*mechanism["releases"], added]
     return {**document, "mechanism": {**mechanism, "releases": releases}}
 
 
@@ -509,7 +609,10 @@ def _fitting(
 
     spec = from_document(_with_release(document, release), catalog)
     vary = f"mechanism.releases.{len(document['mechanism']['releases'])}.{key}"
-    calibration: Calibration = calibrate_spec(spec, catalog, vary=vary, relative=_PRECISION)
+    try:
+        calibration: Calibration = calibrate_spec(spec, catalog, vary=vary, relative=_PRECISION)
+    except UsageError:  # no tried value changes the verdict: the budget is full, or the release costs nothing
+        return
     if calibration.proved is not None:
         value, at_most = calibration.proved.value, not calibration.more_helps
         yield Fitting(kind=str(release["kind"]), key=key, value=value, at_most=at_most)

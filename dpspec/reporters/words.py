@@ -19,6 +19,7 @@ from dpspec.contract.spec import unit_in_words
 from dpspec.results.conformance_status import family_sizes, rejected
 from dpspec.results.evidence_weight import covers
 from dpspec.results.executed_schedule import schedule_in_words
+from dpspec.results.inequalities import EQUAL
 from dpspec.results.status import Problem, is_doubted, is_pending, not_yet_tested
 from dpspec.results.void_bounds import has_void_bounds
 from dpspec.text import joined, several, shortened, spaced, unit_parts
@@ -215,6 +216,8 @@ def bounds(audit: AuditResult, verdict: Verdict) -> Bounds:
             upper += f" ({upper_rigor(upper_finding)})"
             if charges := upper_finding.charged_above(verdict.claimed):
                 upper += f", by {joined(charges)}"
+        if verdict.claimed is not None and verdict.upper > verdict.claimed:
+            upper += f", {EQUAL}" if decimals.is_equal(verdict.upper, verdict.claimed) else ""
     if verdict.lower is not None and not by_attack and not is_void:
         lower = _end("at least", decimals.lower(verdict.lower, against=verdict.claimed), lower_finding)
         if verdict.kind != "metric" and lower_finding is not None and not _is_approximate(lower_finding):

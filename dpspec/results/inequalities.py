@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from dpspec.contract import Claim, FrozenMap, Json
-from dpspec.decimals import exact, percent
+from dpspec.decimals import ROUNDING, exact, is_equal, percent
 from dpspec.text import several, spaced
 
 Side: TypeAlias = Literal["at-most", "at-least"]
@@ -22,6 +22,9 @@ _DEFAULTS: Mapping[str, Json] = {"group_size": 1, "delta": 0.0, "split": "test",
 #: (delta). Other conditions must be equal.
 _ORDERS: Mapping[str, int] = {"delta": -1, "group_size": 1, "alpha": 1, "kappa": 1, "fpr": 1, "fraction": 1}
 
+#: The words for a bound that meets a claim by this rounding alone.
+EQUAL = f"equal to the claim up to the rounding of declared numbers ({ROUNDING:.0e} relative)"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -33,7 +36,9 @@ class Part:
     at: FrozenMap = field(default_factory=FrozenMap)
 
     def within(self, value: float) -> bool:
-        return value <= self.claimed if self.side == "at-most" else value >= self.claimed
+        """Whether the value meets the inequality, up to the rounding of declared numbers."""
+        met = value <= self.claimed if self.side == "at-most" else value >= self.claimed
+        return met or is_equal(value, self.claimed)
 
     def matches(self, at: Mapping[str, Json], *, opposing: bool = False) -> bool:
         """Whether a proving bound under the conditions ``at`` holds under the claim's; not for unknown conditions.

@@ -1,6 +1,6 @@
 """Audit of several releases on the same data, composed into one certified curve."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import dpspec.contract as dps
@@ -23,14 +23,17 @@ _KEYS: dict[str, dps.Json] = {
         most=1e9,
     ),
     "rate": kit.number(
-        "Probability with which each record enters the query's Poisson sample, a public constant. Default 1, all "
-        "records.",
+        "Probability with which each record enters the Poisson sample that a run reads, a public constant. Default 1, "
+        "all records. Each run of each release draws its own sample, which stays secret: releases that read one drawn "
+        "sample have the same `sample`. Of a guarantee (approx-dp, zcdp, gdp, exponential), epsilon, rho or mu is of "
+        "the release on its sample, for added and removed records.",
         least=1e-30,
         most=1,
     ),
     "batch_size": kit.integer(
-        "Number of records of a sample of fixed size without replacement, which the query reads in place of a Poisson "
-        "sample. A record that is added displaces another one.",
+        "Number of records of a sample of fixed size without replacement, which a run reads in place of a Poisson "
+        "sample. For gaussian a record that is added displaces another one; for approx-dp the guarantee is on the "
+        "sample, for replaced records. Each run draws its own sample, unless `sample` names one.",
         least=1,
         most=10**12,
     ),
@@ -43,6 +46,11 @@ _KEYS: dict[str, dps.Json] = {
         "Cap of a Poisson sample of `records` at `rate`: of more drawn records a random subset of this size is kept.",
         least=1,
         most=10**12,
+    ),
+    "sample": string(
+        "Name of the one drawn sample that all releases with this name read, in all their runs, with equal rate, or "
+        "equal batch_size and records. Their joint outputs are composed before the sampling. gaussian and gdp are one "
+        "query of the sample; all others count by their guarantees, gaussian and gdp among them as zcdp."
     ),
     "shifts": kit.array(
         "Distances by which one record may move the query, with `probabilities`: Gaussian noise against the mixture of "
@@ -57,7 +65,8 @@ _KEYS: dict[str, dps.Json] = {
     "epsilon": kit.number(
         "Epsilon of one run: of the guarantee (approx-dp), the log-ratio of the probabilities of the right and of "
         "another answer (randomized-response), or the largest range of the privacy loss (exponential: epsilon of a "
-        "choice with probability in proportion to e^(epsilon score / (2 sensitivity))).",
+        "choice with probability in proportion to e^(epsilon score / (2 sensitivity)), or of noisy max with Gumbel "
+        "noise of scale 2 sensitivity / epsilon).",
         least=1e-15,
         most=1e6,
     ),
@@ -86,11 +95,15 @@ _RELEASE: dict[str, dps.Json] = {
         kind=kit.choice(
             "The mechanism. Known pairs of outputs: gaussian, gaussian-mixture, laplace, discrete-gaussian, "
             "randomized-response, noise (a distribution of a plugin, by name). Guarantees with an upper bound only: "
-            "exponential, approx-dp, zcdp, gdp.",
+            "exponential, approx-dp, zcdp, gdp. exponential is the exponential mechanism, by its bounded range: rho of "
+            "a choice is epsilon^2 / 8. Noisy max with Gumbel noise is the same mechanism. Permute-and-flip and noisy "
+            "max with exponential or Laplace noise have no such range: use approx-dp with their epsilon and delta 0, "
+            "of rho epsilon^2 / 2.",
             *KINDS,
         ),
         times=kit.integer(
-            "Number of runs with independent randomness, possibly chosen after earlier releases. Default 1.",
+            "Number of runs with independent noise, and samples unless `sample` names one, possibly chosen after "
+            "earlier releases. Default 1.",
             least=1,
             most=10**9,
         ),
@@ -153,6 +166,11 @@ COMPOSITION = dps.Mechanism(
 class CompositionAudit(dps.Audit):
     def check(self, spec: dps.Spec, facts: dps.Facts) -> Iterable[dps.Diagnostic]:
         return refusals(spec, facts.records)
+
+    def notes(self, bounds: Sequence[dps.Finding | dps.Series]) -> Iterable[str]:
+        from dpspec_composition.bounds import noted
+
+        return noted(bounds)
 
     def bound(self, spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps.Series]:
         from dpspec_composition.bounds import outcomes

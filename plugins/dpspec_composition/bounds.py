@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import dpspec.contract as dps
-from dpspec import kit
+from dpspec import decimals, kit
 from dpspec.accounting import Interval, certified_lower, certified_upper
 from dpspec_composition.options import Release, adjacencies, group_sizes, releases_of
 from dpspec_composition.theory import Composition
@@ -29,6 +29,37 @@ ASSUMPTIONS = (
     ),
 )
 
+OWN_SAMPLES = dps.Assumption(
+    name="own-samples",
+    status="declared",
+    text="each run of a release with rate or batch_size draws its own secret sample; releases that read one drawn "
+    "sample need the same `sample`",
+)
+
+SAMPLED_GUARANTEES = dps.Assumption(
+    name="sampled-guarantees",
+    status="declared",
+    text="a guarantee with rate holds on the drawn sample for added and removed records, one with batch_size for "
+    "replaced records; the sample stays secret",
+)
+
+BOUNDED_RANGE = dps.Assumption(
+    name="bounded-range",
+    status="declared",
+    text="releases of kind exponential are exponential mechanisms, or noisy max with Gumbel noise; permute-and-flip "
+    "and noisy max with other noise are of kind approx-dp with delta 0",
+)
+
+ROUNDED_DELTA = dps.Assumption(
+    name="rounded-delta",
+    status="declared",
+    text="the sum of the declared deltas counts as the delta of the claim, which it exceeds by at most the rounding of "
+    f"declared numbers ({decimals.ROUNDING:.0e} relative)",
+)
+
+#: Assumptions about the meaning of a kind or key, which every report states.
+_NOTED = (ROUNDED_DELTA, OWN_SAMPLES, SAMPLED_GUARANTEES, BOUNDED_RANGE)
+
 ATTAINED = dps.Assumption(
     name="attained-sensitivity",
     status="declared",
@@ -44,7 +75,10 @@ def outcomes(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
         composition = Composition(releases, size)
         for quantity, arguments, interval in _intervals(spec, composition, size):
             located = {**arguments, "group_size": size}
-            yield from _findings(spec, releases, context.facts.records, quantity, located, interval)
+            assumptions = [*_assumed(releases)]
+            if quantity == "epsilon" and composition.exceeds_by_rounding(float(arguments.get("delta", 0.0))):
+                assumptions.append(ROUNDED_DELTA)
+            yield from _findings(spec, releases, context.facts.records, quantity, located, interval, assumptions)
         curve = composition.curve(kit.PROFILE_DELTAS)
         for adjacency in adjacencies(spec):
             points = zip(curve, kit.PROFILE_DELTAS, strict=True)
@@ -53,6 +87,25 @@ def outcomes(spec: dps.Spec, context: dps.Context) -> Iterator[dps.Finding | dps
     yield kit.profile(rows, rigor="certified", source=SOURCE)
     if 1 < len(releases) <= _MOST_SHARES:
         yield _shares(spec, releases, sizes[0], kit.claimed_deltas(spec, sizes[0], default=spec.mechanism["delta"])[0])
+
+
+def noted(bounds: Sequence[dps.Finding | dps.Series]) -> Iterator[str]:
+    """Sentences for every report: the assumptions that the names of kinds and keys do not say."""
+    assumed = {assumption for bound in bounds if isinstance(bound, dps.Finding) for assumption in bound.assumptions}
+    for assumption in _NOTED:
+        if assumption in assumed:
+            yield f"{assumption.text[:1].upper()}{assumption.text[1:]}."
+
+
+def _assumed(releases: Sequence[Release]) -> Iterator[dps.Assumption]:
+    yield from ASSUMPTIONS
+    drawn = [release for release in releases if release.is_sampled and release.kind != "gaussian-mixture"]
+    if sum(release.times for release in drawn if not release.sample) > 1:
+        yield OWN_SAMPLES
+    if any(release.is_guarantee for release in drawn):
+        yield SAMPLED_GUARANTEES
+    if any(release.kind == "exponential" for release in releases):
+        yield BOUNDED_RANGE
 
 
 def _shares(spec: dps.Spec, releases: Sequence[Release], size: int, delta: float) -> dps.Series:
@@ -111,6 +164,7 @@ def _findings(
     quantity: str,
     arguments: dict[str, dps.Json],
     interval: Interval,
+    assumptions: Sequence[dps.Assumption],
 ) -> Iterator[dps.Finding]:
     source = _RENYI if quantity == "rho" or "alpha" in arguments else SOURCE
     size = int(arguments["group_size"])
@@ -118,7 +172,7 @@ def _findings(
     for adjacency in adjacencies(spec):
         everywhere = dps.Scope(adjacency=adjacency, unit=spec.unit)
         upper = certified_upper(
-            quantity, interval, at=arguments, scope=everywhere, source=source, assumptions=ASSUMPTIONS
+            quantity, interval, at=arguments, scope=everywhere, source=source, assumptions=assumptions
         )
         yield from (replace(upper, scope=scope) for scope in _scopes(everywhere, releases, size, records))
         source_below = f"{source}; the releases whose pair is known, alone"
@@ -137,7 +191,8 @@ def _scopes(everywhere: dps.Scope, releases: Sequence[Release], size: int, recor
     if common is None:
         return
     is_capped = any(release.max_batch for release in releases)
-    fewest = max((release.records - size for release in releases if release.batch_size), default=0)
+    changed = 0 if everywhere.adjacency == "replace-one" else size  # in the number of records
+    fewest = max((release.records - changed for release in releases if release.batch_size), default=0)
     narrowed = is_capped or fewest > 0 or common.min_records > 0
     if not is_capped and common.data != "this":
         yield replace(common, min_records=max(0, fewest, common.min_records))

@@ -6,14 +6,14 @@
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 
-from dpspec import accounting, kit
+from dpspec import accounting, decimals, kit
 from dpspec.accounting import EPS, Directions, Floats, Interval, Pair, PrivacyLoss
-from dpspec_composition.options import Release
+from dpspec_composition.options import ONE_QUERY, Release, samples_of
 
 #: Relative widths of intervals of claimed values, and of curves.
 WIDTH, CURVE_WIDTH = 1e-4, 1e-3
@@ -46,8 +46,9 @@ class Step:
         rho: The limit of divergence / order for large orders, or the zCDP guarantee.
         is_steady: Whether the divergence is ``rho`` times the order.
         largest_loss: The largest loss of one run besides an infinite one of probability ``delta``.
-        declared_loss: The same, if it is a multiple of a number that the spec declares.
-        declared_rho: Such a ``rho``.
+        declared_loss: The same, exactly, if it follows from the decimals of a spec.
+        declared_rho: A rho of zCDP that follows from them; of a steady divergence ``rho`` itself.
+        declared_delta: ``delta``, likewise.
         is_symmetric: Whether both directions of an unsampled pair have the same loss.
         is_largest_loss_attained: Whether ``largest_loss`` is also a lower bound, if ``below`` is known.
     """
@@ -63,10 +64,23 @@ class Step:
     declared_loss: Fraction | None = None
     declared_rho: Fraction | None = None
     delta: float = 0.0
+    declared_delta: Fraction | None = None
     is_sampled: bool = False
     is_choice: bool = False
     is_symmetric: bool = True
     is_largest_loss_attained: bool = True
+
+
+def steps_of(releases: Sequence[Release], group_size: int) -> list[Step]:
+    """A step for each release, and one for all releases of a named sample."""
+    steps = []
+    for release in releases:
+        if release.is_guarantee and release.is_sampled and not release.sample:
+            of_one_run = _on_one_sample([replace(release, times=1)], group_size)
+            steps.append(replace(of_one_run, times=release.times))
+        elif not release.sample:
+            steps.append(step_of(release, group_size))
+    return steps + [_on_one_sample(shared, group_size) for shared in samples_of(releases).values()]
 
 
 def step_of(release: Release, group_size: int) -> Step:
@@ -86,7 +100,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 pair = accounting.Mixture.fixed(k, release.records - k, release.batch_size, noise)
             else:
                 pair = accounting.Mixture.poisson(k, release.rate, noise)
-            declared_mu = k * _declared(release.sensitivity) / _declared(release.sigma)
+            is_known = release.kind == "gaussian" and not release.batch_size
             return Step(
                 times,
                 pair,
@@ -95,7 +109,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 lambda orders: accounting.mixture_rdp_bounds(orders, pair)[0],
                 rho=0.5 * pair.dominating_effect**2,
                 is_steady=not release.is_sampled,
-                declared_rho=None if release.is_sampled else declared_mu**2 / 2,
+                declared_rho=_squared_distance(release) * k * k / 2 if is_known else None,
                 is_sampled=release.is_sampled,
             )
         case "laplace":
@@ -112,6 +126,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 rdp,
                 largest_loss=largest,
                 declared_loss=declared,
+                declared_rho=None if declared is None else declared**2 / 2,
                 is_sampled=release.rate < 1.0,
             )
         case "discrete-gaussian":
@@ -124,6 +139,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 lambda orders: accounting.discrete_gaussian_rdp(orders, sigma, shift),
                 rho=0.5 * (shift / sigma) ** 2,
                 is_steady=sigma > 8.0,
+                declared_rho=(shift / _declared(sigma)) ** 2 / 2,
             )
         case "randomized-response":  # each member's answer is a separate run
             answer = accounting.randomized_response(release.epsilon, release.answers)
@@ -134,6 +150,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 answer.rdp,
                 largest_loss=release.epsilon,
                 declared_loss=_declared(release.epsilon),
+                declared_rho=_declared(release.epsilon) ** 2 / 2,
             )
         case "noise":
             named = kit.noise_pair(release.noise, release.scale, change)
@@ -157,6 +174,7 @@ def step_of(release: Release, group_size: int) -> Step:
                 lambda orders: accounting.bounded_range_rdp(orders, width),
                 largest_loss=width,
                 declared_loss=k * _declared(release.epsilon),
+                declared_rho=(k * _declared(release.epsilon)) ** 2 / 8,
                 is_choice=True,
             )
         case "approx-dp":
@@ -170,7 +188,9 @@ def step_of(release: Release, group_size: int) -> Step:
                 without.rdp,
                 largest_loss=loss,
                 declared_loss=k * _declared(release.epsilon),
+                declared_rho=(k * _declared(release.epsilon)) ** 2 / 2,
                 delta=delta,
+                declared_delta=_declared(delta) if k == 1 else None,
             )
         case "zcdp":
             rho = release.rho * k * k
@@ -187,6 +207,110 @@ def step_of(release: Release, group_size: int) -> Step:
         is_steady=True,
         declared_rho=(k * _declared(release.mu)) ** 2 / 2,
     )
+
+
+def _on_one_sample(releases: Sequence[Release], k: int) -> Step:
+    """All runs of ``releases`` on one drawn sample: Theorem 35."""
+    if all(release.kind in ONE_QUERY for release in releases):
+        return _one_query(releases, k)
+    assert k == 1, "refused for groups"
+    return _amplified(releases)
+
+
+def _one_query(releases: Sequence[Release], k: int) -> Step:
+    """Runs with Gaussian noise on one sample: one query, whose squared distance mu^2 is the sum of theirs."""
+
+    def joined(members: Sequence[Release], side: float) -> tuple[Step, Fraction]:
+        total = _total((member.times, _squared_distance(member)) for member in members)
+        sigma = (1.0 + side * 4.0 * EPS) / math.sqrt(total)
+        query = replace(releases[0], kind="gaussian", sigma=sigma, sensitivity=1.0, times=1, sample="")
+        return step_of(query, k), total
+
+    step, total = joined(releases, -1.0)
+    step = replace(step, declared_rho=None if releases[0].batch_size else total * k * k / 2)
+    noisy = [release for release in releases if not release.is_guarantee]
+    if not noisy:
+        return replace(step, below=None, rdp_below=None)
+    attained, _ = joined(noisy, 1.0)
+    return replace(step, below=attained.below, rdp_below=attained.rdp_below)
+
+
+def _amplified(releases: Sequence[Release]) -> Step:
+    """Guarantees on one sample, for one record: their composed pair, mixed at the rate of the sample."""
+    first = releases[0]
+    rate = Fraction(first.batch_size, first.records) if first.batch_size else _declared(first.rate)
+    steps = [step_of(replace(r, rate=1.0, batch_size=0, records=0, sample=""), 1) for r in releases]
+    _, whole = _added((step.times, step.largest_loss, step.declared_loss) for step in steps)
+    delta = _probability_of_any((step.times, step.delta, step.declared_delta) for step in steps)
+    rho = _total((step.times, step.declared_rho) for step in steps)
+    loss = _sampled_loss(float(rate), whole)
+    if first.batch_size:
+        above = _replaced_in_sample(float(rate), whole, delta, loss).above()
+    else:
+        above = _mixed(_composed_pair(steps, delta, rho), float(rate))
+    # the joint outputs are (loss, rate * delta)-DP; sampling increases no divergence
+    is_unbounded, bound = loss == math.inf, float(rho) * (1.0 + _SUM)
+    return Step(
+        1,
+        above,
+        None,
+        (lambda orders: bound * orders) if is_unbounded else accounting.approximate_dp(loss).rdp,
+        rho=bound if is_unbounded else 0.0,
+        is_steady=is_unbounded,
+        largest_loss=loss,
+        declared_rho=rho,
+        delta=float(rate) * delta * (1.0 + _SUM),
+        declared_delta=rate * _declared(delta),
+        is_sampled=True,
+    )
+
+
+def _sampled_loss(rate: float, loss: float) -> float:
+    """ln(1 + rate (e^loss - 1)), rounded up."""
+    if loss == math.inf:
+        return loss
+    if loss < 500.0:
+        return math.log1p(rate * math.expm1(loss)) * (1.0 + _SUM)
+    return float(np.logaddexp(math.log1p(-rate) if rate < 1.0 else -math.inf, math.log(rate) + loss)) * (1.0 + _SUM)
+
+
+def _composed_pair(steps: Sequence[Step], delta: float, rho: Fraction) -> accounting.Discrete:
+    """A pair that dominates the composition of guarantees on all records.
+
+    It is the product of their pairs. If that has too many outcomes, it is an answer that reveals the dataset with
+    probability ``delta``, and the pair of the sum ``rho``.
+    """
+    concentrated = _total((step.times, step.declared_rho) for step in steps if step.largest_loss == math.inf)
+    factors = [
+        (
+            step.above
+            if isinstance(step.above, accounting.Discrete)
+            else accounting.approximate_dp(step.largest_loss).above(),
+            step.times,
+        )
+        for step in steps
+        if step.largest_loss < math.inf
+    ]
+    if concentrated:
+        factors.append((accounting.concentrated(float(concentrated) * (1.0 + _SUM)).above(), 1))
+    if not _has_few_outcomes(factors):
+        revealed = accounting.approximate_dp(0.0, delta).above()
+        factors = [(revealed, 1), (accounting.concentrated(float(rho) * (1.0 + _SUM)).above(), 1)]
+    return _product(factors)
+
+
+def _mixed(pair: accounting.Discrete, rate: float) -> accounting.Discrete:
+    """The pair of a Poisson sample: with probability ``rate`` it contains the record."""
+    present = (1.0 - rate) * pair.absent + rate * pair.present
+    return accounting.Discrete(present, pair.absent, pair.rounding + 16.0 * EPS)
+
+
+def _replaced_in_sample(rate: float, whole: float, delta: float, loss: float) -> accounting.ResponseMixture:
+    """The pair of a sample of fixed size with a replaced record, whose release is (``whole``, ``delta``)-DP."""
+    share = (1.0 - delta) * math.exp(float(np.logaddexp(0.0, loss) - np.logaddexp(0.0, whole)))
+    revealed = rate * delta
+    weights = np.array([max(0.0, 1.0 - share - revealed), share])
+    return accounting.ResponseMixture(np.array([0.0, loss]), weights, revealed)
 
 
 def _nearly_full_step(release: Release, k: int) -> Step:
@@ -245,7 +369,7 @@ class Composition:
     """The composition of releases for groups of one size, possibly adaptive."""
 
     def __init__(self, releases: Sequence[Release], group_size: int = 1) -> None:
-        self.steps = [step_of(release, group_size) for release in releases]
+        self.steps = steps_of(releases, group_size)
         self._sampled = any(step.is_sampled for step in self.steps)
         symmetric = all(step.is_symmetric for step in self.steps) and not self._sampled
         self._direction: Directions = "present-first" if symmetric else "both"
@@ -258,10 +382,9 @@ class Composition:
             self._uppers.append(self._loss(without_choices, guaranteed + choices))
         attained = [(step.below, step.times) for step in self.steps if step.below is not None]
         self._lower = PrivacyLoss(_multiplied(attained), self._direction) if attained else None
-        self._delta = -math.expm1(
-            math.fsum(step.times * math.log1p(-step.delta) if step.delta < 1.0 else -math.inf for step in self.steps)
-        )
-        self._delta *= 1.0 + _SUM
+        self._delta = _probability_of_any((step.times, step.delta, step.declared_delta) for step in self.steps)
+        terms = [(step.times, step.declared_rho) for step in self.steps]
+        self._declared_rho = _total(terms) if all(rho is not None for _, rho in terms) else None
 
     def _loss(self, pairs: Sequence[tuple[Pair, int]], rho: float) -> PrivacyLoss:
         guaranteed = [(accounting.concentrated(rho * (1.0 + _SUM)).above(), 1)] if rho > 0.0 else []
@@ -297,7 +420,12 @@ class Composition:
 
     def _by_addition(self, delta: float) -> Interval:
         _, total = _added((step.times, step.largest_loss, step.declared_loss) for step in self.steps)
-        return Interval(0.0, total if self._delta <= delta else math.inf).by("sum of the losses")
+        is_spent = self._delta <= delta or self.exceeds_by_rounding(delta)
+        return Interval(0.0, total if is_spent else math.inf).by("sum of the losses")
+
+    def exceeds_by_rounding(self, delta: float) -> bool:
+        """Whether the declared deltas exceed ``delta``, by no more than their rounding."""
+        return self._delta > delta and decimals.is_equal(self._delta, delta)
 
     @property
     def is_pure(self) -> bool:
@@ -337,9 +465,8 @@ class Composition:
         lower = float(self._divergences(orders, exact=True)[0])
         method = "sum of divergences"
         lower, upper = lower * (1.0 - _DIVERGENCE), upper * (1.0 + _DIVERGENCE)
-        if all(step.is_steady and step.declared_rho is not None for step in self.steps):
-            exponent = _declared(order)
-            _, upper = _added((s.times, order * s.rho, exponent * (s.declared_rho or 0)) for s in self.steps)
+        if self._delta == 0.0 and self._declared_rho is not None:
+            upper = min(upper, _between(_declared(order) * self._declared_rho)[1])
         return Interval(min(lower, upper), upper, method, method if lower else NO_PAIR)
 
     def rho(self) -> Interval:
@@ -347,6 +474,8 @@ class Composition:
         upper, method = math.inf, "largest divergence per order"
         if self._delta == 0.0:
             upper = self._rho(exact=False).upper
+            if self._declared_rho is not None:
+                upper = min(upper, _between(self._declared_rho)[1])
         lower = self._rho(exact=True).lower
         return Interval(min(lower, upper), upper, method, method if lower else NO_PAIR)
 
@@ -384,11 +513,42 @@ def _added(terms: Iterable[tuple[int, float, Fraction | None]]) -> tuple[float, 
     together, and not the 0.30000000000000004 of binary fractions. Other sums are rounded outward.
     """
     counted = [*terms]
-    total = sum((times * (declared or 0) for times, _, declared in counted), Fraction(0))
-    if all(declared is not None for *_, declared in counted) and Fraction(repr(float(total))) == total:
-        return float(total), float(total)
+    if all(declared is not None for *_, declared in counted):
+        return _between(_total((times, declared) for times, _, declared in counted))
     rounded = math.fsum(times * value for times, value, _ in counted)
     return rounded * (1.0 - _SUM), rounded * (1.0 + _SUM)
+
+
+def _probability_of_any(terms: Iterable[tuple[int, float, Fraction | None]]) -> float:
+    """1 - product of (1 - probability)^times, rounded up, of (times, probability, declared probability) each.
+
+    Of declared ones it is at most S - (S^2 - Q) / 2 + S^3 / 6, with S their sum and Q the sum of their squares.
+    """
+    counted = [term for term in terms if term[1] > 0.0]
+    if not counted:
+        return 0.0
+    if any(probability >= 1.0 for _, probability, _ in counted):
+        return 1.0
+    rounded = -math.expm1(math.fsum(times * math.log1p(-probability) for times, probability, _ in counted))
+    rounded *= 1.0 + _SUM
+    exact = [(times, declared) for times, _, declared in counted if declared is not None]
+    if len(exact) < len(counted):
+        return rounded
+    total = _total(exact)
+    squares = _total((times, declared**2) for times, declared in exact)
+    return min(rounded, _between(min(total, total - (total**2 - squares) / 2 + total**3 / 6))[1])
+
+
+def _total(terms: Iterable[tuple[int, Fraction | None]]) -> Fraction:
+    """The sum of times * value of the declared values."""
+    return sum((times * value for times, value in terms if value is not None), Fraction(0))
+
+
+def _between(exact: Fraction) -> tuple[float, float]:
+    """The nearest floats whose decimals are not above ``exact``, and not below it."""
+    nearest = float(exact)
+    low = nearest if _declared(nearest) <= exact else math.nextafter(nearest, -math.inf)
+    return low, nearest if _declared(nearest) >= exact else math.nextafter(nearest, math.inf)
 
 
 def _declared(value: float) -> Fraction:
@@ -396,21 +556,36 @@ def _declared(value: float) -> Fraction:
     return Fraction(repr(float(value)))
 
 
+def _squared_distance(release: Release) -> Fraction:
+    """mu^2 of one run with Gaussian noise, or of a Gaussian DP guarantee."""
+    if release.kind == "gdp":
+        return _declared(release.mu) ** 2
+    return (_declared(release.sensitivity) / _declared(release.sigma)) ** 2
+
+
 def _multiplied(pairs: Sequence[tuple[Pair, int]]) -> tuple[tuple[Pair, int], ...]:
-    """The pairs, or their product, whose profile is exact, if it has few outcomes.
+    """The pairs, or their product, whose profile is exact, if it has few outcomes."""
+    factors = [(pair, times) for pair, times in pairs if isinstance(pair, accounting.Discrete)]
+    if len(factors) < len(pairs) or not _has_few_outcomes(factors) or math.fsum(times for _, times in factors) < 2:
+        return tuple(pairs)
+    return ((_product(factors), 1),)
+
+
+def _has_few_outcomes(factors: Sequence[tuple[accounting.Discrete, int]]) -> bool:
+    return math.fsum(times * math.log(len(pair.present)) for pair, times in factors) <= math.log(_MOST_OUTCOMES)
+
+
+def _product(factors: Sequence[tuple[accounting.Discrete, int]]) -> accounting.Discrete:
+    """The pair of all runs.
 
     Its rounding is less than the outward rounding of pairs of :class:`dpspec.accounting.ResponseMixture`.
     """
-    factors = [(pair, times) for pair, times in pairs if isinstance(pair, accounting.Discrete)]
-    count = math.fsum(times * math.log(len(pair.present)) for pair, times in factors)
-    if len(factors) < len(pairs) or count > math.log(_MOST_OUTCOMES) or math.fsum(times for _, times in factors) < 2:
-        return tuple(pairs)
     present, absent = np.ones(1), np.ones(1)
     for pair, times in factors:
         for _ in range(times):
             present = np.outer(present, pair.present).ravel()
             absent = np.outer(absent, pair.absent).ravel()
-    return ((accounting.Discrete(present, absent), 1),)
+    return accounting.Discrete(present, absent, math.fsum(times * pair.rounding for pair, times in factors))
 
 
 def _summed(steps: Sequence[Step], orders: Floats, *, exact: bool = False) -> Floats:

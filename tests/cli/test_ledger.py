@@ -145,6 +145,41 @@ def test_a_release_that_happened_counts_also_beyond_the_budget(dpspec, source, b
     assert "Left: nothing" in dpspec("ledger", "add", source("small", "{kind: approx-dp, epsilon: 0.1}")).err
 
 
+def test_a_tiny_release_on_a_full_ledger_gets_an_answer(dpspec, source):
+    full = source("full", "{kind: approx-dp, epsilon: 0.1, delta: 1e-7}")
+    assert dpspec("ledger", "add", full, "--epsilon", 0.1, "--delta", "1e-7").code == 0
+    ended = dpspec("ledger", "add", source("tiny", "{kind: approx-dp, epsilon: 1e-12}"))
+    assert ended.code == 1
+    assert "NOT WITHIN BUDGET: epsilon <= 0.1 at delta = 1e-7; certified: epsilon <= 0.100000000001" in ended.err
+    ended = dpspec("ledger", "add", source("noise", "{kind: gaussian, sigma: 1e7}"))
+    assert ended.code == 1
+    assert "The deltas of the entries add up to 1e-7 of 1e-7: nothing is left for" in ended.err
+    assert dpspec("ledger", "check", "--with", "tiny.yaml").code == 1
+
+
+def test_a_budget_in_rho(dpspec, source, tmp_path):
+    part = source("part", f"{{kind: zcdp, rho: {0.1 / 7!r}}}")
+    ended = dpspec("ledger", "add", part, "--rho", 0.1)
+    assert ended.code == 0, ended.err
+    assert "WITHIN BUDGET: zCDP rho <= 0.1. Certified: rho <= 0.01429, within the claim." in ended.out
+    for _ in range(6):
+        ended = dpspec("ledger", "add", part, "--again")
+    assert ended.code == 0, ended.err
+    said = " ".join(ended.out.split())
+    assert "rho <= 0.10000000000000002, equal to the claim up to the rounding of declared numbers (1e-15" in said
+    ended = dpspec("ledger", "check")
+    assert (ended.code, "Left: nothing" in ended.out) == (0, True)
+    ended = dpspec("ledger", "check", "--rho", 0.2)
+    assert ended.code == 0
+    assert "Left: one more release fits, for example zcdp with rho at most 0.1" in ended.out
+    ended = dpspec("ledger", "check", "--with", source("pair", "{kind: approx-dp, epsilon: 0.1, delta: 1e-9}"))
+    assert ended.code == 1
+    assert "NOT WITHIN BUDGET: zCDP rho <= 0.1; no finite rho is certified" in ended.out
+    for arguments in (("--rho", 0.1, "--delta", "1e-6"), ("--rho", 0)):
+        assert dpspec("ledger", "add", part, "--ledger", "other.yaml", *arguments).code == 2
+    assert not (tmp_path / "other.yaml").exists()
+
+
 def test_pure_noise_is_entered_as_itself_and_not_as_its_guarantee(dpspec, source, begun):
     ended = dpspec("ledger", "add", source("ages", "{kind: laplace, scale: 2, sensitivity: 1}"))
     assert ended.code == 0, ended.err

@@ -29,7 +29,21 @@ def test_proved_by_a_bound_within_the_claim() -> None:
         assert (found.verdict, found.expected) == ("proved", True)
         assert (found.upper, found.upper_finding, found.provable) == (2.99, 0, 2.99)
     assert verdict(approx(3.0), bound(3.0)).verdict == "proved"
-    assert verdict(approx(3.0), bound(math.nextafter(3.0, 4.0))).verdict == "open"
+    assert verdict(approx(3.0), bound(3.0 * (1.0 + 1e-14))).verdict == "open"
+
+
+@pytest.mark.parametrize("claimed", [1e-9, 0.1, 0.3, 3.0, 1e6])
+def test_a_bound_that_exceeds_the_claim_by_the_rounding_of_its_parts_is_equal_to_it(claimed: float) -> None:
+    """The reason states the number and the tolerance; ten times as much is not equal, on either side."""
+    beyond = math.nextafter(claimed, math.inf)
+    found = verdict(approx(claimed), bound(beyond))
+    assert (found.verdict, found.upper) == ("proved", beyond)
+    assert f"{beyond!r}"[:17] in found.reason
+    assert found.reason.endswith("equal to the claim up to the rounding of declared numbers (1e-15 relative).")
+    assert verdict(approx(claimed), bound(beyond, bound="lower")).verdict == "open"
+    assert verdict(approx(claimed), bound(claimed * (1.0 + 1e-14))).verdict == "open"
+    assert verdict(approx(claimed), bound(claimed * (1.0 + 1e-14), bound="lower")).verdict == "refuted"
+    assert verdict(approx(claimed), bound(math.nan)).verdict == "open"
 
 
 RUNS = FrozenMap({"present": 500, "absent": 500, "true_positives": 490, "false_positives": 1})

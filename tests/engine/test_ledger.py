@@ -125,6 +125,111 @@ def test_steps_are_entered_where_they_give_the_audits_bound(mechanism, entered):
     assert (found.records, found.scope.adjacency, found.evidence) == (100, "add-remove", "declared")
 
 
+@pytest.mark.parametrize(
+    "small",
+    [
+        {"kind": "gaussian", "sigma": 1e5},
+        {"kind": "gaussian", "sigma": 20.0, "rate": 1e-4},
+        {"kind": "gaussian", "sigma": 1e12},
+        {"kind": "laplace", "scale": 1e7},
+        {"kind": "zcdp", "rho": 1e-14},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("delta", [1e-4, 1e-9])
+def test_a_release_with_almost_no_cost_is_entered_as_itself(small, delta):
+    """Its epsilon is 0 at the delta of its audit; as (0, 1e-5) it exceeded every budget at a smaller delta."""
+    found = entry_of(audited({"kind": "composition", "releases": [small]}), "declared", "a.yaml", delta, load_catalog())
+    assert tuple(map(dict, found.releases)) == (small,)
+    result = judge(ledger(found, epsilon=1.0, delta=delta), load_catalog())
+    assert result.exit_code == 0
+    assert result.audits[0].verdicts[0].upper < 1e-4
+
+
+def test_a_training_with_almost_no_cost_is_entered_as_its_steps():
+    mechanism = {
+        "kind": "group",
+        "noise_multiplier": 1e3,
+        "clip_norm": 1,
+        "steps": 3,
+        "sampling": {"scheme": "poisson", "rate": 1e-3},
+    }
+    (found,) = entry_of(audited(mechanism), "declared", "a.yaml", 1e-9, load_catalog()).releases
+    assert found == {"kind": "gaussian", "sigma": 1000.0, "rate": 0.001, "times": 3}
+
+
+def test_a_guarantee_is_entered_at_a_delta_that_the_budget_has():
+    """Of a mechanism without steps the certified curve has smaller deltas than its claims."""
+    mechanism = {
+        "kind": "group",
+        "noise_multiplier": 2,
+        "clip_norm": 1,
+        "steps": 4,
+        "sampling": {"scheme": "shuffled", "batch_size": 50},
+    }
+    audit = audited(mechanism, "zero-out")
+    (guarantee,) = entry_of(audit, "declared", "a.yaml", 1e-8, load_catalog(), ledgers.first_scope(audit)).releases
+    assert guarantee["kind"] == "approx-dp"
+    assert 1e-11 < guarantee["delta"] <= 1e-9
+
+
+def of_rho(*entries, rho=0.1):
+    document = new_ledger(name="ledger", records=100, scope=Scope(), rho=rho)
+    return ledgers.with_entries(document, entries, DAY)
+
+
+def test_a_budget_in_rho_adds_up_parts_that_a_program_wrote():
+    parts = [entry({"kind": "zcdp", "rho": 0.1 / 7}, digest=str(i)) for i in range(7)]
+    result = judge(of_rho(*parts), load_catalog())
+    assert result.exit_code == 0
+    assert result.audits[0].verdicts[0].upper == pytest.approx(0.1, rel=1e-15)
+    for more in ({"kind": "zcdp", "rho": 1e-10}, {"kind": "approx-dp", "epsilon": 1e-9, "delta": 1e-9}):
+        assert judge(of_rho(*parts, entry(more)), load_catalog()).exit_code == 1
+
+
+@pytest.mark.family
+def test_entries_of_a_budget_in_rho_are_steps_or_concentrated():
+    steps = {"kind": "group", "noise_multiplier": 2, "clip_norm": 1, "steps": 5, "sampling": {"scheme": "full"}}
+    (found,) = entry_of(audited(steps), "declared", "a.yaml", None, load_catalog()).releases
+    assert found == {"kind": "gaussian", "sigma": 2.0, "times": 5}
+    other = {**steps, "sampling": {"scheme": "shuffled", "batch_size": 50}}
+    bare = audited(other, "zero-out")
+    with pytest.raises(LedgerError, match="has no certified rho"):
+        entry_of(bare, "declared", "a.yaml", None, load_catalog(), ledgers.first_scope(bare))
+    claimed = audited(other, "zero-out", claims=[{"id": "c", "kind": "zcdp", "rho": 9.0}])
+    (found,) = entry_of(claimed, "declared", "a.yaml", None, load_catalog(), ledgers.first_scope(claimed)).releases
+    (bound,) = {f.value for f in claimed.findings if (f.quantity, f.bound) == ("rho", "upper")}
+    assert (found["kind"], found["rho"]) == ("zcdp", bound)
+
+
+def test_each_entry_draws_its_own_samples():
+    shared = [release(rate=0.1, sample="s"), release(sigma=7.0, rate=0.1, sample="s")]
+    both = ledger(entry(*shared), entry(*shared, release(rate=0.2, sample="s-2"), digest="bb"))
+    samples = [block["sample"] for block in both["mechanism"]["releases"]]
+    assert samples == ["s", "s", "s-2", "s-2", "s-2-2"]
+    text = text_with_entries(to_yaml(ledger(entry(*shared))), [entry(*shared, digest="bb")], DAY)
+    assert [b["sample"] for b in plain(read_yaml(text, "l").root)["mechanism"]["releases"]] == ["s", "s", "s-2", "s-2"]
+
+
+def test_numbers_that_fit_are_of_another_sample():
+    """In the sample of the ledger's own entry the noise would need to be larger."""
+    drawn = {"kind": "gaussian", "sigma": 2.0, "rate": 0.1, "sample": "s"}
+    begun, again = ledger(entry(drawn), epsilon=1.0), entry({**drawn, "sigma": 0.6}, digest="bb")
+    named, plain_sample = (
+        {fit.key: fit.value for fit in fitting(begun, new, load_catalog())}
+        for new in (again, entry({"kind": "gaussian", "sigma": 0.6, "rate": 0.1}, digest="bb"))
+    )
+    assert named["sigma"] == pytest.approx(plain_sample["sigma"], rel=0.02)
+
+
+def test_no_number_of_a_tiny_release_fits_a_full_ledger():
+    """The bound moves by less than the search sees; it ended with an error."""
+    full = ledger(entry({"kind": "approx-dp", "epsilon": 0.1, "delta": 1e-6}), epsilon=0.1)
+    tiny = entry({"kind": "approx-dp", "epsilon": 1e-12}, digest="bb")
+    assert judge(ledgers.with_entries(full, [tiny], DAY), load_catalog()).exit_code == 1
+    assert [*fitting(full, tiny, load_catalog())] == []
+
+
 def test_a_step_with_an_adaptive_clip_norm_also_releases_a_count():
     """One Gaussian of 1 / sigma^2 = 1 / z^2 + 1 / (2 s)^2, which costs 0.05 % more than the gradients alone."""
     mechanism = {"kind": "group", "noise_multiplier": 1, "clip_norm": 1, "steps": 100, "sampling": {"scheme": "full"}}

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import jsonschema
@@ -189,6 +190,17 @@ def test_digits_are_added_until_the_side_of_the_claim_shows():
     assert decimals.upper(2.99996, against=2.9999) == "3"
     assert decimals.upper(2.99986, against=2.9999) == "2.99986"
     assert decimals.lower(3.00001, against=3.0) == "3.00001"
+    assert decimals.upper(0.10000000000000002, against=0.1) == "0.10000000000000002"
+    assert decimals.upper(0.1000006, against=0.1) == "0.100001"
+
+
+@given(st.floats(1e-6, 1e6), st.floats(-1e-2, 1e-2))
+def test_rounding_next_to_the_claim_does_not_invent_a_distance(claim, relative):
+    """0.10000000000000002 was shown as 0.1001."""
+    value = claim * (1.0 + relative)
+    distance = abs(Decimal(repr(value)) - Decimal(repr(claim)))
+    for text in (decimals.upper(value, against=claim), decimals.lower(value, against=claim)):
+        assert abs(Decimal(text) - Decimal(repr(claim))) <= 2 * distance
 
 
 def test_a_percentage_has_the_digits_of_its_fraction() -> None:

@@ -35,7 +35,7 @@ from dpspec.results.evidence_weight import (
     series_bounds,
     weighed_findings,
 )
-from dpspec.results.inequalities import Part, Statement
+from dpspec.results.inequalities import EQUAL, Part, Statement
 from dpspec.text import joined, several, spaced
 
 
@@ -179,7 +179,8 @@ class ClaimEvaluator:
             return "open", "", weakest
         if weakest.rank == 2:
             deviates = tested.claim.kind != "metric" and self.conformance.status == "deviates"
-            reason = f"{_rigor(weakest.best)}: {_proving(weakest.part, weakest.best.value)}, within the claim."
+            part, value = weakest.part, weakest.best.value
+            reason = f"{_rigor(weakest.best)}: {_proving(part, value)}, {_within(part, value)}."
             warning = " Proved as declared, run deviates: the bound does not apply to the executed run."
             return "proved", reason + (warning if deviates else ""), weakest
         scope = tested.scope if tested.statement.about_privacy else None
@@ -379,11 +380,11 @@ def supported_reason(part: Part, weighed: WeighedFinding, enough: int | None) ->
         level = (
             f"confidence {exact(finding.confidence)}" if finding.confidence is not None else "an unstated confidence"
         )
-        return f"Statistical: {bound} at {level}, within the claim."
+        return f"Statistical: {bound} at {level}, {_within(part, weighed.value)}."
     whose = "for the declared collection of datasets" if finding.scope.data == "collection" else "for this dataset"
     unchecked = [a.name for a in finding.assumptions if a.status == "unchecked"]
     condition = f"under unchecked assumptions ({', '.join(unchecked)})" if unchecked else whose
-    text = f"Proved only {condition}: {bound}, within the claim."
+    text = f"Proved only {condition}: {bound}, {_within(part, weighed.value)}."
     if unchecked:
         return text
     if enough is None:
@@ -399,7 +400,19 @@ def attack_name(evidence: Evidence) -> str:
 
 
 def _proving(part: Part, value: float) -> str:
-    return f"{spaced(part.quantity)} {f'<= {upper(value)}' if part.side == 'at-most' else f'>= {lower(value)}'}"
+    against = part.claimed if _is_beyond(part, value) else None
+    is_at_most = part.side == "at-most"
+    number = (upper if is_at_most else lower)(value, against=against)
+    return f"{spaced(part.quantity)} {'<=' if is_at_most else '>='} {number}"
+
+
+def _within(part: Part, value: float) -> str:
+    return EQUAL if _is_beyond(part, value) else "within the claim"
+
+
+def _is_beyond(part: Part, value: float) -> bool:
+    """Whether only the rounding of declared numbers lets a value meet the claim."""
+    return value > part.claimed if part.side == "at-most" else value < part.claimed
 
 
 def _rigor(weighed: WeighedFinding) -> str:

@@ -1,5 +1,6 @@
 """Composed releases by enumeration, quadrature and closed forms in mpmath, without code of dpspec."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 
@@ -36,11 +37,7 @@ def outcomes_of(release: Release) -> Outcomes:
 
 def composed_delta(releases: list[Release], epsilon: float) -> float:
     """delta of a composition by enumeration of all combinations of outcomes."""
-    present, absent = np.ones(1), np.ones(1)
-    for release in releases:
-        for _ in range(release.times):
-            first, second = outcomes_of(release)
-            present, absent = np.outer(present, first).ravel(), np.outer(absent, second).ravel()
+    present, absent = product(releases)
     return math.fsum(np.maximum(present - math.exp(epsilon) * absent, 0.0))
 
 
@@ -168,3 +165,56 @@ def largest_ratio(divergence_at: Callable[[float], float]) -> float:
         best = offsets[int(np.argmax(ratios))]
         offsets = np.geomspace(best / 1.5, best * 1.5, 41)
     return max(ratios)
+
+
+def shared_sample_delta(
+    rate: float, noise: tuple[float, float], epsilon: float, group: int = 1, count: int = 1601
+) -> float:
+    """The larger delta of two queries with Gaussian noise on one Poisson sample, by quadrature over both outputs.
+
+    Each drawn member of the group moves each query by 1.
+    """
+    grids = [np.linspace(-9.0 * sigma, group + 9.0 * sigma, count) for sigma in noise]
+    densities = [
+        [np.exp(-0.5 * ((grid - j) / sigma) ** 2) / (sigma * math.sqrt(2.0 * math.pi)) for j in range(group + 1)]
+        for grid, sigma in zip(grids, noise, strict=True)
+    ]
+    absent = np.outer(densities[0][0], densities[1][0])
+    weights = [math.comb(group, j) * rate**j * (1.0 - rate) ** (group - j) for j in range(group + 1)]
+    present = sum(w * np.outer(densities[0][j], densities[1][j]) for j, w in enumerate(weights))
+    pairs = ((present, absent), (absent, present))
+    excess = [np.maximum(first - math.exp(epsilon) * second, 0.0) for first, second in pairs]
+    return max(float(np.trapezoid(np.trapezoid(e, grids[1], axis=1), grids[0])) for e in excess)
+
+
+def sampled_delta(outcomes: Outcomes, rate: float, epsilon: float) -> float:
+    """The larger delta of a mechanism on a Poisson sample that contains the record with probability ``rate``."""
+    present, absent = outcomes
+    mixed = rate * present + (1.0 - rate) * absent
+    pairs = ((mixed, absent), (absent, mixed))
+    return max(math.fsum(np.maximum(first - math.exp(epsilon) * second, 0.0)) for first, second in pairs)
+
+
+def product(releases: list[Release]) -> Outcomes:
+    """The worst pair of all runs of releases with finitely many outcomes."""
+    present, absent = np.ones(1), np.ones(1)
+    for release in releases:
+        for _ in range(release.times):
+            first, second = outcomes_of(release)
+            present, absent = np.outer(present, first).ravel(), np.outer(absent, second).ravel()
+    return present, absent
+
+
+def replaced_delta(scores: list[int], changed: list[int], size: int, epsilon: float, at: float) -> float:
+    """The larger delta of a randomized response about one of ``size`` drawn records, by enumeration of samples.
+
+    The answer is whether a drawn record has a score of 1, right with probability e^epsilon / (1 + e^epsilon).
+    """
+    right = 1.0 / (1.0 + math.exp(-epsilon))
+    answers = []
+    for records in (scores, changed):
+        found = [float(any(sample)) for sample in itertools.combinations(records, size)]
+        yes = math.fsum(found) / len(found)
+        answers.append((yes * right + (1.0 - yes) * (1.0 - right), yes * (1.0 - right) + (1.0 - yes) * right))
+    pairs = (answers, answers[::-1])
+    return max(math.fsum(max(p - math.exp(at) * q, 0.0) for p, q in zip(*pair, strict=True)) for pair in pairs)

@@ -6,6 +6,7 @@ import pytest
 from support import specs
 
 from dpspec.contract.results import AuditResult
+from dpspec.reporters import words
 from dpspec.testing import MechanismSuite, constant, decreasing, increasing
 
 TEXT = """\
@@ -105,6 +106,40 @@ def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
             "not a group of 2",
         ),
         ("{kind: laplace, scale: 1, batch_size: 2, records: 9}", "", "batch_size"),
+        ("{kind: zcdp, rho: 1, batch_size: 2, records: 9}", "", "batch_size"),
+        (
+            "{kind: approx-dp, epsilon: 1, rate: 0.1}",
+            "threat_model: {adjacency: replace-one}",
+            "on a Poisson sample is covered for added and removed records",
+        ),
+        (
+            "{kind: gdp, mu: 1, rate: 0.1}",
+            "threat_model: {adjacency: zero-out}",
+            "on a Poisson sample is covered for added and removed records",
+        ),
+        (
+            "{kind: approx-dp, epsilon: 1, batch_size: 2, records: 9}",
+            "",
+            "on a sample of fixed size is covered for replaced records",
+        ),
+        ("{kind: approx-dp, epsilon: 1, batch_size: 2}", "threat_model: {adjacency: replace-one}", "records"),
+        ("{kind: zcdp, rho: 1, rate: 0.1}", "threat_model: {group_size: [2]}", "not for groups of 2"),
+        (
+            "{kind: gaussian, sigma: 1, rate: 0.1, sample: s}, {kind: laplace, scale: 1, rate: 0.1, sample: s}",
+            "threat_model: {group_size: [2]}",
+            "not for groups of 2",
+        ),
+        ("{kind: gaussian, sigma: 1, sample: s}", "", "sample s is not drawn"),
+        (
+            "{kind: gaussian, sigma: 1, rate: 0.1, sample: s}, {kind: gaussian, sigma: 1, rate: 0.2, sample: s}",
+            "",
+            "the releases of sample s have rate 0.1 and 0.2",
+        ),
+        (
+            "{kind: gaussian, sigma: 1, rate: 0.1, max_batch: 2, records: 9, sample: s}",
+            "",
+            "a sample with a cap is one of a single release",
+        ),
         ("{kind: randomized-response, epsilon: 1}", "", "whether a person answers"),
         ("{kind: laplace, scale: 1, rate: 0.1}", "threat_model: {group_size: [2]}", "groups of 2"),
         ("{kind: discrete-gaussian, sigma: 1, sensitivity: 1.5}", "", "must be an integer"),
@@ -140,6 +175,65 @@ def test_a_bound_that_depends_on_the_number_of_records_holds_for_no_other(
         tmp_path,
     )
     assert verdicts(audit) == {"all": "supported", "narrower": "proved", "this": "proved", "low": "refuted"}
+
+
+@pytest.mark.parametrize(
+    ("releases", "notes"),
+    [
+        ("{kind: gaussian, sigma: 2, rate: 0.1, times: 2}", ["Each run of a release with rate"]),
+        ("{kind: gaussian, sigma: 2, rate: 0.1}, {kind: laplace, scale: 2, rate: 0.1}", ["Each run of a release with"]),
+        ("{kind: gaussian, sigma: 2, rate: 0.1, sample: s}, {kind: gaussian, sigma: 2, rate: 0.1, sample: s}", []),
+        ("{kind: gaussian, sigma: 2, rate: 0.1}, {kind: gaussian, sigma: 9}", []),
+        ("{kind: approx-dp, epsilon: 1, rate: 0.1}", ["A guarantee with rate holds on the drawn sample for added"]),
+        ("{kind: exponential, epsilon: 1}", ["Releases of kind exponential are exponential mechanisms"]),
+        ("{kind: approx-dp, epsilon: 1}", []),
+    ],
+)
+def test_a_report_says_what_kinds_and_keys_mean(releases: str, notes: list[str], tmp_path: Path) -> None:
+    head, _, _ = TEXT.partition("  releases:")
+    audit = audited(f"{head}  releases: [{releases}]\ndata: {{kind: declared, records: 100}}\n", tmp_path)
+    assert len(audit.notes) == len(notes)
+    assert all(note.startswith(start) for note, start in zip(audit.notes, notes, strict=True))
+
+
+def test_a_sum_of_deltas_that_a_program_rounded_is_the_claimed_one_and_the_report_says_so(tmp_path: Path) -> None:
+    head, _, _ = TEXT.partition("  releases:")
+    release = "{kind: approx-dp, epsilon: 2, delta: 1e-7, rate: 1e-6}"
+    for delta, verdict in ((1e-6 * 1e-7, "proved"), (1e-13 * (1.0 - 1e-9), "open")):
+        claims = f"claims: [{{id: c, kind: approx-dp, epsilon: 6.4e-6, delta: {delta!r}}}]"
+        audit = audited(f"{head}  releases: [{release}]\ndata: {{kind: declared, records: 100}}\n{claims}\n", tmp_path)
+        assert verdicts(audit) == {"c": verdict}
+        assert any("the rounding of declared numbers (1e-15 relative)" in n for n in audit.notes) == (
+            verdict == "proved"
+        )
+
+
+def test_parts_of_a_budget_that_a_program_rounded_are_the_budget_and_the_report_says_so(tmp_path: Path) -> None:
+    """It was open, and shown as at most 0.1001."""
+    head, _, _ = TEXT.partition("  releases:")
+    for part, verdict, shown in (
+        (0.1 / 7, "proved", "at most 0.10000000000000002 (certified), equal to the claim up to the rounding of"),
+        (0.1 / 7 * (1.0 + 1e-9), "open", "at most 0.1000000002 (certified)"),
+        (0.1 / 7 * (1.0 - 1e-9), "proved", "at most 0.09999999991 (certified)"),
+    ):
+        releases = f"  releases: [{{kind: zcdp, rho: {part!r}, times: 7}}]\n"
+        claims = "claims: [{id: c, kind: zcdp, rho: 0.1}]\n"
+        audit = audited(f"{head}{releases}data: {{kind: declared, records: 100}}\n{claims}", tmp_path)
+        assert verdicts(audit) == {"c": verdict}
+        assert str(words.bounds(audit, audit.verdicts[0])).startswith(shown)
+        assert ("equal" in str(words.bounds(audit, audit.verdicts[0]))) == (part == 0.1 / 7)
+
+
+def test_a_guarantee_on_a_sample_of_fixed_size_holds_for_as_many_records(tmp_path: Path) -> None:
+    head, _, _ = TEXT.partition("  releases:")
+    claim = "kind: approx-dp, epsilon: 0.0624, delta: 1e-9"
+    text = (
+        f"{head}  releases: [{{kind: approx-dp, epsilon: 2, delta: 1e-7, batch_size: 1, records: 100}}]\n"
+        "data: {kind: declared, records: 100}\nthreat_model: {adjacency: replace-one}\n"
+        f"claims: [{{id: a, {claim}}}, {{id: b, {claim}, min_records: 100}}, {{id: c, {claim}, over: this}}]\n"
+    )
+    assert verdicts(audited(text, tmp_path)) == {"a": "supported", "b": "proved", "c": "proved"}
+    assert verdicts(audited(text.replace("min_records: 100", "min_records: 99"), tmp_path))["b"] == "supported"
 
 
 @pytest.mark.parametrize("delta", ["1e-6", "1e-9"])  # both are deltas of the curve in the result

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -11,6 +12,7 @@ from plugins.composition import oracles
 
 from dpspec import accounting
 from dpspec.accounting import Interval
+from dpspec.decimals import is_equal
 from dpspec_composition.options import Release
 from dpspec_composition.theory import Composition
 
@@ -137,6 +139,20 @@ def exponential(rng: np.random.Generator) -> None:
     assert brute * (1.0 - CLOSE) <= alone.delta(at).upper <= brute * 1.01
     exact = oracles.bounded_range_divergence(release.epsilon, order)
     assert float(accounting.bounded_range_rdp(order, release.epsilon)[0]) == pytest.approx(exact, rel=1e-8)
+
+
+def test_permute_and_flip_is_no_exponential_mechanism() -> None:
+    """Two candidates whose scores cross: its divergences exceed those of a bounded range, and are those of pure DP."""
+    for epsilon in (0.1, 1.0, 2.0):
+        lower = 0.5 * math.exp(-0.5 * epsilon)
+        pair = np.array([1.0 - lower, lower]), np.array([lower, 1.0 - lower])
+        assert math.log(pair[0][0] / pair[1][0]) == pytest.approx(math.log(2.0 * math.exp(0.5 * epsilon) - 1.0))
+        choice, pure = (Composition([Release(kind=kind, epsilon=epsilon)]) for kind in ("exponential", "approx-dp"))
+        for order in (1.1, 2.0):
+            assert choice.rdp(order).upper < oracles.divergence(pair, order) <= pure.rdp(order).upper
+        assert (
+            choice.rho().upper < oracles.largest_ratio(lambda a, p=pair: oracles.divergence(p, a)) <= pure.rho().upper
+        )
 
 
 def concentrated(rng: np.random.Generator) -> None:
@@ -334,11 +350,66 @@ def test_gaussian_noise_has_an_exact_rho_and_divergence() -> None:
 )
 def test_computed_losses_are_rounded_outward(inexact: Release) -> None:
     """The controls: a third is no decimal, and the loss of a sample is a logarithm."""
-    exact = 1.0 / 3.0 if inexact.rate == 1.0 else math.log1p(0.5 * math.expm1(0.1))
-    interval = Composition([inexact]).pure()
-    assert interval.lower < exact < interval.upper
-    third = Composition([Release(kind="gaussian", sigma=3.0)])
-    assert third.rho().lower < 1.0 / 18.0 < third.rho().upper
+    exact = Fraction(1, 3) if inexact.rate == 1.0 else Fraction(math.log1p(0.5 * math.expm1(0.1)))
+    assert surrounds(Composition([inexact]).pure(), exact)
+    assert surrounds(Composition([Release(kind="gaussian", sigma=3.0)]).rho(), Fraction(1, 18))
+
+
+def surrounds(interval: Interval, exact: Fraction) -> bool:
+    """Whether a number that is no float64 is between the decimals of the ends."""
+    return Fraction(repr(interval.lower)) < exact < Fraction(repr(interval.upper))
+
+
+#: Per kind: the key whose value a budget is split into, and the cost of a release as a function of the value.
+SPLIT: dict[str, tuple[str, Callable[[Composition], Interval]]] = {
+    "approx-dp": ("epsilon", Composition.pure),
+    "zcdp": ("rho", Composition.rho),
+    "randomized-response": ("epsilon", Composition.pure),
+}
+
+
+@pytest.mark.parametrize("kind", SPLIT)
+@pytest.mark.parametrize("parts", [3, 6, 7, 11, 13, 49, 365])
+def test_the_parts_of_a_budget_are_the_budget_up_to_their_rounding(kind: str, parts: int) -> None:
+    """The sum is the exact one of the decimals, rounded to a neighboring float; 1e-9 more is more."""
+    key, cost = SPLIT[kind]
+    for budget in (0.1, 0.3, 1.0, 2.7):
+        part = budget / parts
+        exact = parts * Fraction(repr(part))
+        for found in (
+            cost(Composition([Release(kind=kind, **{key: part}, times=parts)])),
+            cost(Composition([Release(kind=kind, **{key: part})] * parts)),
+        ):
+            assert exact <= Fraction(repr(found.upper)) <= exact * (1 + Fraction(3, 10**16))
+            assert is_equal(found.upper, budget)
+        more = cost(Composition([Release(kind=kind, **{key: part * (1.0 + 1e-9)}, times=parts)]))
+        assert not is_equal(more.upper, budget)
+        assert more.upper > budget
+
+
+@pytest.mark.parametrize("parts", [3, 7, 10])
+def test_noise_for_a_part_of_rho_costs_the_part(parts: int) -> None:
+    """Each kind whose rho is a closed form, also of samples and below sigma 8 of integers."""
+    for sigma in (3.0, 5.0, 16.0):
+        exact = Fraction(parts, 2) / Fraction(repr(sigma)) ** 2
+        for release in (
+            Release(kind="gaussian", sigma=sigma, times=parts),
+            Release(kind="gaussian", sigma=sigma, rate=0.25, times=parts),
+            Release(kind="discrete-gaussian", sigma=sigma, times=parts),
+        ):
+            upper = Composition([release]).rho().upper
+            assert exact <= Fraction(repr(upper)) <= exact * (1 + Fraction(3, 10**16))
+    choice = Composition([Release(kind="exponential", epsilon=1e-6, times=8)]).rho()
+    assert choice.upper <= 1e-12 <= choice.upper * (1.0 + 1e-4)
+
+
+@pytest.mark.parametrize("total", [1e-3, 1e-6, 1e-9, 1e-14])
+def test_deltas_in_parts_are_within_their_sum(total: float) -> None:
+    for parts in (3, 7, 10, 1000):
+        release = Release(kind="approx-dp", epsilon=1e-3, delta=total / parts, times=parts)
+        assert Composition([release]).epsilons([total])[0].upper <= 1e-3 * parts * (1.0 + 1e-15)
+        more = Release(kind="approx-dp", epsilon=1e-3, delta=total / parts * (1.0 + total), times=parts)
+        assert Composition([more]).epsilons([total * (1.0 - 0.5 * total)])[0].upper == math.inf
 
 
 def test_a_guarantee_beside_a_known_release_keeps_its_lower_end() -> None:
