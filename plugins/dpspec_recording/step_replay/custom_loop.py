@@ -359,6 +359,11 @@ class ReplayedLoop:
         executed = trace.replay([], sums)
         trace.confirm(sums, executed)
         batch = self._batch(trace, records)
+        if batch and (omitted_by := self._omits(trace, batch, drawn, records)):
+            raise AbstainError(
+                f"{omitted_by} reads a row for each drawn record that no replay replaces: pick rows by indexing or "
+                "index_select"
+            )
         batch = batch or self._drawn_rows(trace, drawn, records, dataset_records) or _indices(trace, drawn, records)
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
@@ -434,6 +439,26 @@ class ReplayedLoop:
             indices = drawn[0].detach().reshape(-1).long()
             of_dataset = [table[indices.to(table.device)] for table in self.read.tables.values()]
             self.other_rows.note(trace, sums, {*omitted, *map(id, drawn)}, of_dataset)
+
+    def _omits(self, trace: StepTrace, batch: Sequence[Tensor], drawn: Sequence[Tensor], records: int) -> str:
+        """The operation that picks rows of data by the drawn indices, if they are not among the batch; else empty."""
+        replaced, indices = {*map(id, batch)}, {*map(id, drawn)}
+        produced = set[int]()
+        for operation in trace.operations:
+            arguments = tensors_in((operation.args, dict(operation.kwargs)))
+            results = tensors_in(operation.results)
+            if any(id(tensor) in replaced for tensor in arguments):
+                replaced |= {*map(id, results)}
+            elif any(id(tensor) in indices for tensor in arguments):
+                is_data = any(
+                    tensor.dim() and not {id(tensor)} & (produced | indices | self._trained) for tensor in arguments
+                )
+                rows = [tensor for tensor in results if tensor.dim() and len(tensor) == records]
+                if is_data and not all(id(tensor) in replaced for tensor in rows):
+                    return str(operation.function)
+                indices |= {*map(id, results)} - replaced
+            produced |= {*map(id, results)}
+        return ""
 
     def _drawn_rows(
         self, trace: StepTrace, drawn: Sequence[Tensor], records: int, dataset_records: int | None
