@@ -91,8 +91,7 @@ class StepCalls(TorchFunctionMode):
             if kind not in self._measured:
                 by_reason.setdefault(reason, []).append(getattr(kind[0], "__name__", str(kind[0])))
         return tuple(
-            f"steps that call {joined(sorted({*names})[:_MOST_NAMED])}: {reason}"
-            for reason, names in by_reason.items()
+            f"steps that call {joined(sorted({*names})[:_MOST_NAMED])}: {reason}" for reason, names in by_reason.items()
         )
 
     def end_step(self, *, replayed: bool, abstained: str = "") -> None:
