@@ -107,7 +107,7 @@ class Replays(Probe[ReplayFacts]):
 def unreplayed(run: JudgedRun) -> str:
     """The steps that no replay measured, and why; empty if each kind of step was replayed.
 
-    Without a measurement, nothing bounds what a record changes.
+    Without a measurement, nothing bounds the effect of a record.
     """
     facts = run.fact(Replays)
     if facts is None:  # a recording with an end says so by itself
@@ -118,7 +118,7 @@ def unreplayed(run: JudgedRun) -> str:
         return ""
     steps = "no step of some kinds" if facts is not None and facts.replayed >= 1.0 else "no step"
     return (
-        f"{steps} was replayed with other records, so that nothing measured what a record changes there: "
+        f"{steps} was replayed with other records, so that nothing measured the effect of a record there: "
         f"{'; '.join(reasons)}"
     )
 

@@ -85,7 +85,7 @@ class StepCalls(TorchFunctionMode):
 
     @property
     def unreplayed(self) -> tuple[str, ...]:
-        """Why no step with some calls was replayed, for each reason of which a replay abstained."""
+        """Why no step with some calls was replayed, for each reason."""
         by_reason: dict[str, list[str]] = {}
         for kind, reason in self._abstained.items():
             if kind not in self._measured:

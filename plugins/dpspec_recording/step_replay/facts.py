@@ -35,7 +35,7 @@ class ReplayFacts:
     values that other processes sent; projected: the number of replayed steps whose sum is clipped again as a whole;
     reading_radius: those that read numbers from other tensors for it. computing: the number of steps whose sum depends
     on values that the script computed from the dataset or from earlier batches. replaced: the types and shapes of the
-    tensors whose rows replays replace. unreplayed: why, for each kind of step none of which was replayed.
+    tensors whose rows replays replace. unreplayed: the reasons for kinds of steps without a replayed one.
     """
 
     tried: Number = field(metadata=_SUM)

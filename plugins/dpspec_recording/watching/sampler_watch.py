@@ -20,7 +20,7 @@ from dpspec_recording.folder.step_record import UNSEEN, Indices
 
 _Result = TypeVar("_Result")
 
-#: What a pass yields after its last batch.
+#: The end of a pass.
 _NO_BATCH = object()
 
 #: A batch is unusually small below this share of the mean size of the earlier ones.
