@@ -42,7 +42,7 @@ def check(
             (``.pt``, ``.pth``, ``.bin``, up to 64 GiB, read with ``weights_only=True``), or a ``state_dict()``.
         public: Hyperparameters that do not depend on the records.
         assume: Open channels or assumptions that you assume.
-        accept: Rules whose cautions you accept.
+        accept: Rules whose cautions you accept, and ``not-replayed``.
         select: The only rules to evaluate; all by default.
         ignore: Rules that are not evaluated.
         declare: A YAML file with facts for statements that no recording shows: the keys ``owner``, ``contact``,

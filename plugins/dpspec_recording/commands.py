@@ -67,7 +67,9 @@ Assume: TypeAlias = Annotated[
 
 Accept: TypeAlias = Annotated[
     list[str],
-    typer.Option(metavar="RULE", help="Accept the caution of a rule; the report names it. Repeatable."),
+    typer.Option(
+        metavar="RULE", help="Accept the caution of a rule, or not-replayed; the report names it. Repeatable."
+    ),
 ]
 
 

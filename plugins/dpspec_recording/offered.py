@@ -85,7 +85,8 @@ _OPTIONS: dict[str, dps.Json] = {
         "type": "object",
         "maxProperties": MOST_ACCEPTED,
         "additionalProperties": {"type": "string", "minLength": 1, "maxLength": 400, "description": "The reason."},
-        "description": "Rules of `dpspec rules` whose cautions you accept, each with a reason. The report names them.",
+        "description": "Rules of `dpspec rules` whose cautions you accept, and not-replayed, each with a reason. The "
+        "report names them.",
     },
     "select": _names("The only rules to evaluate; all by default."),
     "ignore": _names("Rules that are not evaluated."),

@@ -181,13 +181,13 @@ class Parts:
     def replay_obstacle(self) -> str:
         """Why no step of this training can be replayed; empty if steps can be."""
         if self.sharding is not None:
-            return "each process holds rows of the parameters"
+            return "each process holds rows of the parameters: record a run without FSDP2"
         if self.compiled is not None:
-            return "the model is compiled"
+            return "the model is compiled: record a run without torch.compile"
         if not isinstance(self.model, nn.Module):
-            return "the loop trains arrays"
+            return "the loop trains arrays, whose operations torch does not see"
         has_canaries = self.planted is not None and self.planted.kind == GRADIENTS
-        return "sums contain gradient canaries" if has_canaries else ""
+        return "sums contain gradient canaries: record a run without them" if has_canaries else ""
 
     def noisy_parameters(self) -> list[nn.Parameter]:
         if not self.is_custom_loop:

@@ -83,7 +83,7 @@ class WatchedTraining:
             part, rank = group.part, group.folder
         self._parts, self._received = training_parts, received
         self._folder = part_of(folder, part) / rank
-        self._undo = contextlib.ExitStack()
+        self._undo, self._pauses = contextlib.ExitStack(), Pauses()
         self.samples, notes = self._watch_sampler()
         header = training_parts.header(notes, group, part if resume else 0)
         secret = secrets.token_hex(32)
@@ -104,7 +104,7 @@ class WatchedTraining:
         self._pid, self._started = _PROCESS[0], time.monotonic()
         self._waiting: list[PendingStep] = []
         self._written, self._resumes = 0.0, resume
-        self._header, self._pauses = header, Pauses()
+        self._header = header
         self.adapter = adapter_of(training_parts, header, self._pauses, self.gradients)
         self.spent = SpentPrivacy(
             bounded=header.has_rates and part == 1 and group is None and header.clipping != "adaptive"
@@ -294,7 +294,11 @@ class WatchedTraining:
             return None, notes
         planted = self._parts.planted
         there = None if planted is None else planted.present
-        watch = SamplerWatch(sampler.batches, ahead=self._parts.ahead, present=there, unusual=self.audits.include)
+        # the trace of a custom loop also shows the generator of its batches
+        pause = contextlib.nullcontext if self._parts.is_custom_loop else self._pauses.pause
+        watch = SamplerWatch(
+            sampler.batches, ahead=self._parts.ahead, present=there, unusual=self.audits.include, pause=pause
+        )
         if not watch.attach():
             return None, [*notes, f"sampler {sampler.kind} cannot be watched: the drawn records are not observed"]
         self._undo.callback(watch.detach)

@@ -15,7 +15,7 @@ from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
 from dpspec_recording.judge.joined_checks import joined_parts, server_weights
 from dpspec_recording.judge.recorded_run import RecordedRun, follow
-from dpspec_recording.outcomes.conditions import NOTHING_ELSE, PER_RECORD_CLIPPING, TEXTS, stated
+from dpspec_recording.outcomes.conditions import NOT_REPLAYED, NOTHING_ELSE, PER_RECORD_CLIPPING, TEXTS, stated
 from dpspec_recording.outcomes.outcome import Outcome, assumptions_of, doubts_about, undeclared
 from dpspec_recording.probes.divisor import FITTED
 from dpspec_recording.probes.replays import loss_reduction
@@ -32,7 +32,15 @@ _PLACES = {
             *("data-independent-hyperparameters", "sampling", "unused-batches", PER_RECORD_CLIPPING, "public-rows"),
             *("precision", "noise-law", "exact-arithmetic", "secret-randomness", HONEST_SCRIPT, "loop-reports"),
             *("joined-ranks", "noise", "joined-parts", "server-weights", "update-rule", "gradient-map", "public-data"),
-            *("model-state", "released-model", "model-choice", "one-record", "unmixed-batches", "repeated-records"),
+            *(
+                "model-state",
+                "released-model",
+                "model-choice",
+                "one-record",
+                "unmixed-batches",
+                NOT_REPLAYED,
+                "repeated-records",
+            ),
             *("loss-reduction", "gradient-parameters"),
             *("ended-by-error", "order"),
         )

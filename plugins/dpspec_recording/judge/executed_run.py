@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpspec.contract import Assumption, Diagnostic, Evidence, Facts, Finding, Phase, Spec, in_phase
-from dpspec.contract.executed import ExecutedSection
+from dpspec.contract.executed import ExecutedSection, FiredRule
 from dpspec.contract.results import AuditResult, ExecutedRun
 from dpspec.errors import NothingToRunError, SpecError, UsageError
 from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_from, unsupported
@@ -40,9 +40,10 @@ from dpspec_recording.judge.run_claim import HYPERPARAMETERS, require_known, req
 from dpspec_recording.judge.section import accountant_report, cautions, recorded_origin, setup, unrecognized
 from dpspec_recording.judge.section_groups import with_words
 from dpspec_recording.judge.sentences import confirmations, executed_sentence, run_facts
-from dpspec_recording.outcomes.conditions import ASSUMABLE, stated
+from dpspec_recording.outcomes.conditions import ASSUMABLE, NOT_REPLAYED, TEXTS, stated
 from dpspec_recording.outcomes.faults import RunTest, checks_of
 from dpspec_recording.outcomes.outcome import run_tests
+from dpspec_recording.probes.replays import unreplayed
 
 #: The valid names of two options; others are names of rules.
 _NAMES = {"assume": ASSUMABLE, "public": HYPERPARAMETERS}
@@ -189,10 +190,12 @@ def _executed(
     run_assumptions = RunAssumptions(run, public, released)
 
     missing = tuple(missing_facts(run))
+    reasons = {name: str(spec.training.options["accept"][name]) for name in names["accept"]}
+    settled = (*assumed, *({NOT_REPLAYED} & reasons.keys()))
 
     def needed_for(adjacency: str, size: int) -> tuple[Assumption, ...]:
         stated_of_run = (*run_assumptions.of(adjacency, size), *missing, *doubts(canaries))
-        return complete(tested, stated_of_run, assumed)
+        return complete(tested, stated_of_run, settled)
 
     findings: list[Finding] = []
     guesses: list[Evidence] = []
@@ -227,10 +230,11 @@ def _executed(
         run,
         delta=delta,
         group_size=first,
-        accept={name: str(spec.training.options["accept"][name]) for name in names["accept"]},
+        accept=reasons,
         select=names["select"],
         ignore=names["ignore"],
     )
+    rules = (*rules, *_answered(run, reasons.get(NOT_REPLAYED, "")))
     run_channels = channels(checks, needed)
     compared = (need for need in needed if released is not None and need.name == "released-model")
     verified = next((f"; {need.text}" for need in compared if need.status == "reported"), "")
@@ -275,6 +279,19 @@ def _executed(
             stopped=bool(run.folder.fault),
         ),
     )
+
+
+def _answered(run: RecordedRun, reason: str) -> Iterator[FiredRule]:
+    """Steps that no replay measured, as a caution that a person accepts for a reason."""
+    text = unreplayed(run)
+    if text and reason:
+        yield FiredRule(
+            name=NOT_REPLAYED,
+            text=f"{text[0].upper()}{text[1:]}.",
+            why=f"The proof assumes that {TEXTS[NOT_REPLAYED]}.",
+            fix="Change the script so that its steps can be replayed.",
+            accepted=reason,
+        )
 
 
 def _settled(assumption: Assumption) -> Assumption:

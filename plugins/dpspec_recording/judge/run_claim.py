@@ -15,7 +15,7 @@ from dpspec.errors import UsageError
 from dpspec.registry.loader import load_catalog
 from dpspec.text import closest, did_you_mean, listed
 from dpspec_recording.offered import MOST_ACCEPTED, MOST_NAMES
-from dpspec_recording.outcomes.conditions import ASSUMABLE
+from dpspec_recording.outcomes.conditions import ASSUMABLE, NOT_REPLAYED
 
 #: All names that ``--public`` accepts: hyperparameters of the private sum, and options of torch's optimizers.
 HYPERPARAMETERS = (
@@ -31,8 +31,8 @@ class RunClaim(StatedClaim):
 
     adjacency: ``zero-out`` or ``add-remove``.
     public: names of hyperparameters that the user declares public. assume: names of channels and assumptions that the
-    user assumes if the recording leaves them open. accept: names of rules whose cautions the user accepts. select: the
-    only rules to evaluate, all if empty; ignore: rules that are not evaluated.
+    user assumes if the recording leaves them open. accept: names of rules whose cautions the user accepts, and
+    ``not-replayed``. select: the only rules to evaluate, all if empty; ignore: rules that are not evaluated.
     """
 
     adjacency: str = "zero-out"
@@ -71,8 +71,8 @@ def installed_rules() -> dict[str, Rule]:
 
 
 def require_rules(option: str, names: Collection[str]) -> None:
-    """Raise ``UsageError`` for a name that no installed rule has."""
-    valid = installed_rules()
+    """Raise ``UsageError`` for a name that no installed rule has; ``accept`` also takes ``not-replayed``."""
+    valid = {*installed_rules(), *((NOT_REPLAYED,) if option == "accept" else ())}
     wrong = next((name for name in names if name not in valid), None)
     if wrong is not None:
         raise UsageError(

@@ -210,14 +210,14 @@ def _reads(run: RecordedRun, script: ScriptFacts | None) -> str:
 
 
 def _not_replayed(run: RecordedRun) -> str:
-    """The reason why no replayed step tests whether records mix, or few of those tried; empty if most do."""
+    """That no replayed step tests whether records mix, or why few of those tried; empty if most do."""
     replays = run.fact(Replays)
     tried, replayed = (0.0, 0.0) if replays is None else (replays.tried, replays.replayed)
     if run.end is None or (replayed >= 1.0 and 2.0 * replayed >= tried):
         return ""
-    reason = "" if replays is None else replays.failure
-    steps = f"only {replayed:.0f} of {tried:.0f} chosen steps" if replayed else "no step"
-    return f"; {steps} was replayed to test this{f' ({reason})' if reason else ''}"
+    if replays is None or not replayed:
+        return "; no step was replayed to test this"
+    return f"; only {replayed:.0f} of {tried:.0f} chosen steps was replayed to test this ({replays.failure})"
 
 
 def _varying(run: RecordedRun) -> str:
@@ -324,6 +324,8 @@ def _audits(run: RecordedRun) -> str:
     replays_of_run = run.fact(Replays)
     steps, replayed = audits.steps, 0 if replays_of_run is None else int(replays_of_run.replayed)
     replays = f"{replayed:,} replayed"
+    if replays_of_run is not None and replays_of_run.replaced:
+        replays += f" with other {joined(replays_of_run.replaced)}"
     if audits.are_whole:
         return f"; all {steps:,} steps audited; {replays}"
     faulty = found_faults(steps, audits.share)

@@ -36,6 +36,9 @@ class Condition:
 #: The condition of runs in which not every contribution was observed, such as those with ghost clipping.
 PER_RECORD_CLIPPING = "per-record-clipping"
 
+#: The condition of runs with a kind of step that no replay measured. A person may accept it, like a rule's caution.
+NOT_REPLAYED = "not-replayed"
+
 #: Advice on noise that repeats, and on noise of another distribution.
 FRESH = "Draw new noise for every coordinate of every tensor at every step: a difference removes noise that repeats."
 GAUSSIAN = "Draw independent normal values, by torch.normal or torch.randn, and change nothing about them."
@@ -76,6 +79,11 @@ _ALL = (
         channel="sensitivity",
         text="no layer, loss, norm, padding or edit of gradients mixes the records of a batch, at any step",
         advice="Let each record contribute one gradient that depends on no other record.",
+    ),
+    Condition(
+        name=NOT_REPLAYED,
+        channel="sensitivity",
+        text="steps that no replay repeats with other records change by at most one clip norm for each record",
     ),
     Condition(
         name="loop-reports",

@@ -11,13 +11,13 @@ replaced, and measures what moves. It also repeats steps at another batch size, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpspec.text import several
-from dpspec_recording.outcomes.conditions import stated
+from dpspec_recording.outcomes.conditions import NOT_REPLAYED, stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.outcomes.outcome import Missing, Outcome
 from dpspec_recording.probes.probe import Probe, Training, emits
@@ -95,10 +95,32 @@ class Replays(Probe[ReplayFacts]):
         """A record moves the sum by two clip norms at most, and nothing of other records."""
         if facts is not None:
             yield from _moves(facts, run)
+        if text := unreplayed(run):
+            advice = f"Change this in the script, or accept it with --accept {NOT_REPLAYED}"
+            yield stated(NOT_REPLAYED, status="unchecked", text=f"{text}. {advice}")
         yield _unmixed_batches(facts, run.norm_excess)
         reduction = loss_reduction(run)
         if reduction is not None:
             yield reduction
+
+
+def unreplayed(run: JudgedRun) -> str:
+    """The steps that no replay measured, and why; empty if each kind of step was replayed.
+
+    Without a measurement, nothing bounds the effect of a record.
+    """
+    facts = run.fact(Replays)
+    if facts is None:  # a recording with an end says so by itself
+        reasons: Sequence[str] = () if run.audits is not None else ("the recording has no end",)
+    else:
+        reasons = facts.unreplayed
+    if not reasons:
+        return ""
+    steps = "no step of some kinds" if facts is not None and facts.replayed >= 1.0 else "no step"
+    return (
+        f"{steps} was replayed with other records, so that nothing measured the effect of a record there: "
+        f"{'; '.join(reasons)}"
+    )
 
 
 def _moves(facts: ReplayFacts, run: JudgedRun) -> Iterator[RunTest]:
@@ -173,8 +195,6 @@ def _tested(facts: ReplayFacts | None) -> str:
         if facts.projected:
             text += f", {several(facts.projected, 'step')} before the loop clipped the sum again as a whole"
         return text
-    if facts is not None and facts.failure:
-        return f"; the chosen steps were not replayed: {facts.failure}"
     return ""
 
 

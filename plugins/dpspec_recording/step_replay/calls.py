@@ -15,8 +15,13 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from dpspec.text import joined
+
 #: Replays at most for new calls: for each, and in a training.
 _TRIES, _MOST_TRIES = 3, 20
+
+#: The number of calls that a reason names.
+_MOST_NAMED = 3
 
 
 class Pauses:
@@ -59,6 +64,8 @@ class StepCalls(TorchFunctionMode):
         self._replayed: set[Any] = set()
         self._tries: dict[Any, int] = {}  # of kinds that no replayed step called
         self._replays = 0
+        self._measured: set[Any] = set()  # by replays that did not abstain
+        self._abstained: dict[Any, str] = {}  # the reasons of the others
 
     @property
     def are_new(self) -> bool:
@@ -76,14 +83,29 @@ class StepCalls(TorchFunctionMode):
             self.active, self._pauses.calls = False, None
             leave(self)
 
-    def end_step(self, *, replayed: bool) -> None:
-        """The step is over. replayed: whether a replay was tried."""
+    @property
+    def unreplayed(self) -> tuple[str, ...]:
+        """Why no step with some calls was replayed, for each reason."""
+        by_reason: dict[str, list[str]] = {}
+        for kind, reason in self._abstained.items():
+            if kind not in self._measured:
+                by_reason.setdefault(reason, []).append(getattr(kind[0], "__name__", str(kind[0])))
+        return tuple(
+            f"steps that call {joined(sorted({*names})[:_MOST_NAMED])}: {reason}" for reason, names in by_reason.items()
+        )
+
+    def end_step(self, *, replayed: bool, abstained: str = "") -> None:
+        """The step is over. replayed: whether a replay was tried; abstained: why it abstained, if it did."""
         if not (replayed or self._kinds):
             return
         kinds, self._kinds = self._kinds, set()
         if not replayed:
             self._tries |= dict.fromkeys(kinds - self._replayed - self._tries.keys(), 0)
             return
+        if abstained:
+            self._abstained |= dict.fromkeys(kinds, abstained)
+        else:
+            self._measured |= kinds
         self._replays += bool(self._tries)
         self._tries = {kind: tries + 1 for kind, tries in self._tries.items() if kind not in kinds}
         failed = {kind for kind, tries in self._tries.items() if tries >= _TRIES}

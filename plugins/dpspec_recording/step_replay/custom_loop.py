@@ -24,7 +24,7 @@ from torch import Tensor
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec_recording.step_replay.carried_values import CarriedValues
-from dpspec_recording.step_replay.facts import ReplayFacts
+from dpspec_recording.step_replay.facts import ReplacedTensors, ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
@@ -39,7 +39,7 @@ from dpspec_recording.step_replay.watch import ALWAYS, SHARE, chosen
 _ATEN = torch.ops.aten
 
 #: Operations that pick rows of a dataset, and operations that join rows or give them another form.
-_INDEXING = (_ATEN.index.Tensor, _ATEN.index_select.default)
+_INDEXING = (_ATEN.index.Tensor, _ATEN.index_select.default, _ATEN.embedding.default)
 _JOINING = (
     *(_ATEN.stack.default, _ATEN.cat.default, _ATEN.select.int, _ATEN.slice.Tensor, _ATEN.unsqueeze.default),
     *(_ATEN.view.default, _ATEN.alias.default, _ATEN.detach.default, _ATEN._to_copy.default, _ATEN.clone.default),
@@ -58,6 +58,9 @@ _SECONDS_OF_OTHERS = 2.0
 #: Roundings of a sum per record, and at least.
 _ROUNDINGS, _FEWEST = 64.0, 16
 
+
+#: Why no step is replayed, if none was tried.
+_NO_SUM = "the loop reported no sum of two records or more: call run.summed with the sum of each step"
 
 #: The quantities that a loop reports as tensors, and the place of the map between them and the update.
 _QUANTITIES, _STAGE = ("the sum", "noise"), "before the update"
@@ -87,6 +90,7 @@ class ReplayedLoop:
         self._trace: StepTrace | None = None
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = self._mixed = self._carried = self._longest = 0.0
+        self._replaced = ReplacedTensors()
         self._carrying = self._projected = self._reading_radius = 0
         self._values_of_batch = CarriedValues(self._parameters, self._pauses)
         #: Of the noisy gradient between its noise and the update.
@@ -134,6 +138,8 @@ class ReplayedLoop:
             sizes=None,  # no step is replayed at another batch size
             projected=self._projected,
             reading_radius=self._reading_radius,
+            replaced=self._replaced.names,
+            unreplayed=self._calls.unreplayed if self._replayed else (self.abstained or _NO_SUM,),
         )
 
     def begin(self) -> None:
@@ -307,8 +313,8 @@ class ReplayedLoop:
         trace, earlier = self._trace, [tensor for ref in self._earlier if (tensor := ref()) is not None]
         self._earlier = [weakref.ref(total) for total in sums]
         self._calls.stop()
-        self._calls.end_step(replayed=trace is not None and records != 0)
         if trace is None or not records:
+            self._calls.end_step(replayed=False)
             self.end()
             return
         trace.stop()
@@ -318,7 +324,7 @@ class ReplayedLoop:
                 trace.give_up(reason)
         self._note_private(trace, drawn)
         self._tried += 1
-        start = time.monotonic()
+        start, replayed = time.monotonic(), self._replayed
         try:
             if trace.failure:
                 raise AbstainError(trace.failure)
@@ -327,6 +333,7 @@ class ReplayedLoop:
             self.abstained = str(error)
         except Exception as error:
             self.abstained = f"{type(error).__name__}: {error}"[:200]
+        self._calls.end_step(replayed=True, abstained="" if self._replayed > replayed else self.abstained)
         self._seconds += time.monotonic() - start if self._tried > ALWAYS else 0.0
         self.note(_QUANTITIES[0], sums)
         if not trace.failure and not is_script_mode_active():
@@ -352,6 +359,11 @@ class ReplayedLoop:
         executed = trace.replay([], sums)
         trace.confirm(sums, executed)
         batch = self._batch(trace, records)
+        if batch and (omitted_by := self._omits(trace, batch, drawn, records)):
+            raise AbstainError(
+                f"{omitted_by} reads a row for each drawn record that no replay replaces: pick rows by indexing or "
+                "index_select"
+            )
         batch = batch or self._drawn_rows(trace, drawn, records, dataset_records) or _indices(trace, drawn, records)
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
@@ -419,6 +431,7 @@ class ReplayedLoop:
                     self._longest = max(self._longest, length / records / clip_norm if math.isfinite(length) else 0.0)
         self._moved = max(self._moved, moved / clip_norm)
         self._replayed += 1
+        self._replaced.note(batch)
         if projection is not None:
             self._projected += 1
             self._reading_radius += projection.reads_tensors
@@ -426,6 +439,26 @@ class ReplayedLoop:
             indices = drawn[0].detach().reshape(-1).long()
             of_dataset = [table[indices.to(table.device)] for table in self.read.tables.values()]
             self.other_rows.note(trace, sums, {*omitted, *map(id, drawn)}, of_dataset)
+
+    def _omits(self, trace: StepTrace, batch: Sequence[Tensor], drawn: Sequence[Tensor], records: int) -> str:
+        """The operation that picks rows of data by the drawn indices, if they are not among the batch; else empty."""
+        replaced, indices = {*map(id, batch)}, {*map(id, drawn)}
+        produced = set[int]()
+        for operation in trace.operations:
+            arguments = tensors_in((operation.args, dict(operation.kwargs)))
+            results = tensors_in(operation.results)
+            if any(id(tensor) in replaced for tensor in arguments):
+                replaced |= {*map(id, results)}
+            elif any(id(tensor) in indices for tensor in arguments):
+                is_data = any(
+                    tensor.dim() and not {id(tensor)} & (produced | indices | self._trained) for tensor in arguments
+                )
+                rows = [tensor for tensor in results if tensor.dim() and len(tensor) == records]
+                if is_data and not all(id(tensor) in replaced for tensor in rows):
+                    return str(operation.function)
+                indices |= {*map(id, results)} - replaced
+            produced |= {*map(id, results)}
+        return ""
 
     def _drawn_rows(
         self, trace: StepTrace, drawn: Sequence[Tensor], records: int, dataset_records: int | None
@@ -520,12 +553,12 @@ class ReplayedLoop:
 
     def _batch(self, trace: StepTrace, records: int) -> list[Tensor]:
         """The tensors of the step with a row for each record that it picks from data of before."""
-        picked = {
-            id(index)
-            for operation in trace.operations
-            if operation.function in _INDEXING
-            for index in tensors_in(operation.args[1:])
-        }
+        of_model, picked = {*self._known}, set[int]()
+        for operation in trace.operations:
+            if of_model & {*map(id, tensors_in((operation.args, dict(operation.kwargs))))}:
+                of_model |= {*map(id, tensors_in(operation.results))}
+            elif operation.function in _INDEXING:  # tokens that pick rows of the model are values of records
+                picked |= {*map(id, tensors_in(operation.args[1:]))}
         produced: set[int] = set()
         computed: set[int] = set()  # from values of the data, such as the indices of nearest neighbors
         data: dict[int, bool] = {}  # of tensors that come from data only, whether they have a row for each record

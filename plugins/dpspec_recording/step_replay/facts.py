@@ -1,10 +1,11 @@
 """What replays of steps find, without torch: replayers make these facts, and judges read them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dpspec.json_records import Count, Real
-from dpspec_recording.folder.merging import OWN_IF_ANY, Number, join_by, word
+from dpspec_recording.folder.merging import OWN_IF_ANY, Names, Number, join_by, union, word
 
 _SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
 
@@ -33,7 +34,8 @@ class ReplayFacts:
     number; testing: with a condition on the batch in Python. exchanging: the number of steps whose sum depends on
     values that other processes sent; projected: the number of replayed steps whose sum is clipped again as a whole;
     reading_radius: those that read numbers from other tensors for it. computing: the number of steps whose sum depends
-    on values that the script computed from the dataset or from earlier batches.
+    on values that the script computed from the dataset or from earlier batches. replaced: the types and shapes of the
+    tensors whose rows replays replace. unreplayed: the reasons for kinds of steps without a replayed one.
     """
 
     tried: Number = field(metadata=_SUM)
@@ -50,6 +52,8 @@ class ReplayFacts:
     reading: Count = field(metadata=_SUM)
     testing: Count = field(metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
+    replaced: Names = field(metadata=join_by(union))
+    unreplayed: Names = field(metadata=join_by(union))
     exchanging: Count = field(default=0, metadata=_SUM)
     projected: Count = field(default=0, metadata=_SUM)
     reading_radius: Count = field(default=0, metadata=_SUM)
@@ -60,7 +64,40 @@ class ReplayFacts:
         """The facts of a training none of whose steps can be replayed, for a reason."""
         names = ("tried", "replayed", "replacements", "moved", "outputs", "gradients", "longest")
         counts: dict[str, Any] = dict.fromkeys(names, 0.0)
-        return cls(**counts, failure=failure, carrying=0, tables=0, varying=0, reading=0, testing=0, sizes=None)
+        counts |= dict.fromkeys(("carrying", "tables", "varying", "reading", "testing"), 0)
+        return cls(**counts, failure=failure, sizes=None, replaced=(), unreplayed=(failure,))
+
+
+class ReplacedTensors:
+    """The types and shapes of the tensors whose rows replays replace.
+
+    >>> import numpy as np
+    >>> tensors = ReplacedTensors()
+    >>> tensors.note([np.zeros((5, 20), np.float32), np.zeros((5, 7), np.int64)])
+    >>> tensors.note([np.zeros((8, 20), np.float32), np.zeros((8, 9), np.int64)])
+    >>> tensors.names
+    ('float32 (B, 20)', 'int64 (B, *)')
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[tuple[str, int, int], tuple[object, ...]] = {}
+
+    def note(self, batch: Iterable[Any]) -> None:
+        """Note the tensors of a replayed step: B is the batch size, and * a size that varies between steps."""
+        kinds: list[tuple[str, int]] = []
+        for tensor in batch:
+            kind = str(tensor.dtype).removeprefix("torch."), len(tensor.shape)
+            key, sizes = (*kind, kinds.count(kind)), tuple(tensor.shape[1:])
+            pairs = zip(self._sizes.setdefault(key, sizes), sizes, strict=True)
+            self._sizes[key] = tuple(old if old == new else "*" for old, new in pairs)
+            kinds.append(kind)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(
+            f"{dtype} ({', '.join(map(str, ('B', *sizes)))}{'' if sizes else ','})"
+            for (dtype, _, _), sizes in self._sizes.items()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

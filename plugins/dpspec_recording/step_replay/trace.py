@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -93,18 +94,28 @@ class Operation:
 
 
 class _UnseenReads(TorchFunctionMode):
-    """Reports reads that bypass the dispatcher: a replay would repeat the executed values in place of new ones."""
+    """Reports reads that bypass the dispatcher: a replay would repeat the executed values in place of new ones.
+
+    Attributes:
+        checks: Whether torch reads numbers to check its arguments alone: ``one_hot`` compares labels with the classes.
+    """
 
     def __init__(self, report: Callable[[str, Tensor], None]) -> None:
         super().__init__()
-        self._report = report
+        self._report, self.checks = report, False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in _UNSEEN_READS:
             self._report(f"the step reads values of a tensor in Python, by .{func.__name__}(): {_ADVICE}", args[0])
-        return func(*args, **(kwargs or {}))
+        named = kwargs or {}
+        classes = named.get("num_classes", args[1] if len(args) > 1 else -1)
+        self.checks = func is one_hot and classes != -1
+        try:
+            return func(*args, **named)
+        finally:
+            self.checks = False
 
 
 class StepTrace(TorchDispatchMode):
@@ -171,6 +182,8 @@ class StepTrace(TorchDispatchMode):
             self._collective = self._collective or ("" if is_of_backward else str(func))
             if func.namespace == _FUNCTIONAL:  # a replay would take its results as constants
                 self.give_up(f"{func} exchanged values with other processes")
+            return func(*args, **named)
+        if self._reads.checks and func in TO_PYTHON:
             return func(*args, **named)
         try:
             states = _generator_states(func, args, named)

@@ -22,7 +22,7 @@ from dpspec_recording.step_replay.batch_size import SizedStep, size_effect, size
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec_recording.step_replay.carried_values import CarriedValues
 from dpspec_recording.step_replay.dataset_values import DatasetValues, sums_move
-from dpspec_recording.step_replay.facts import ReplayFacts, SizeFacts
+from dpspec_recording.step_replay.facts import ReplacedTensors, ReplayFacts, SizeFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
@@ -49,7 +49,15 @@ _FIRST, ALWAYS, SHARE, _SIZED = 2.0, 2, 0.05, 6
 _MOST_NUMBERS = 2**22
 
 #: Why a step is not replayed.
-_INTERRUPTED = "another optimizer steps between its forward pass and its sum"
+_INTERRUPTED = (
+    "another optimizer steps between its forward pass and its sum: let it step after the step of the private optimizer"
+)
+_COMPILED = "the model is compiled: record a run without torch.compile"
+_NO_PASS = (
+    "the script computes gradients without a forward pass of the private model in training mode: call the model that "
+    "make_private returned, with grad_sample_mode hooks, functorch, ew or ghost"
+)
+_ONE_RECORD = "no batch had two records or more"
 
 
 class ReplayedSteps:
@@ -117,6 +125,9 @@ class ReplayedSteps:
         self._segments: list[tuple[int, int, list[Tensor]]] = []
         self._hooks: list[Any] = []
         self._steps = self._tried = self._tried_before = self._replayed = self._replacements = 0
+        self._replayed_before = 0
+        self._is_passed = False  # whether the model had a forward pass since the last step
+        self._replaced = ReplacedTensors()
         self._moved = [0.0, 0.0, 0.0]
         self._earlier: SizedStep | None = None
         self._sizes = 0
@@ -169,7 +180,16 @@ class ReplayedSteps:
             computing=self.computing,
             sizes=self._size_facts(),
             exchanging=self._exchanging,
+            replaced=self._replaced.names,
+            unreplayed=self._unreplayed,
         )
+
+    @property
+    def _unreplayed(self) -> tuple[str, ...]:
+        if not self._replayed:
+            return (self.abstained or _ONE_RECORD,)
+        has_ended = self._given_up or self._compiles
+        return (*self._calls.unreplayed, *((f"steps after the last replay: {self.abstained}",) if has_ended else ()))
 
     def _size_facts(self) -> SizeFacts | None:
         """None before the first step that was replayed at another batch size."""
@@ -182,7 +202,7 @@ class ReplayedSteps:
         """Observe batches of the loader and forward passes until ``undo`` ends it."""
 
         if any(getattr(module, "_compiled_call_impl", None) is not None for module in self._model.modules()):
-            self.abstained = "the model is compiled"
+            self.abstained = _COMPILED
             self._of_dataset.end()
             return
 
@@ -203,9 +223,10 @@ class ReplayedSteps:
             if self._is_noised or self._updated:  # of public records, or of a generator's
                 return
             if torch.compiler.is_compiling():  # of a function around the model: its operations are not traced
-                self._compiles = True
+                self._compiles, self.abstained = True, _COMPILED
                 self._of_dataset.end()
                 return
+            self._is_passed |= torch.is_grad_enabled() and self._model.training
             if self._trace is not None or self._chosen is not False:
                 guarded(lambda: self._try(lambda: self._begin((args, kwargs))))
             start()
@@ -400,6 +421,8 @@ class ReplayedSteps:
             if self._is_dropped:
                 self._tried += 1
                 self.abstained = _INTERRUPTED
+            elif not self._is_passed and not self._compiles:
+                self.abstained = _NO_PASS
             self._calls.stop()
             self._carried.stop()
             return
@@ -435,11 +458,13 @@ class ReplayedSteps:
         replay = None
         # a number from before the forward pass may carry the record into the loss, also if the replay begins after it
         trace.reads = self._loaded_reads or trace.reads
-        if self._loaded:
-            replay = measured(trace, self._loaded, may_sort=True)
+        batch = self._loaded
+        if batch:
+            replay = measured(trace, batch, may_sort=True)
         if replay is None or (replay.abstained and self._batch_first):
-            replay = measured(trace, [*self._inputs, *self._labels(trace)])
-        self._add(replay)
+            batch = [*self._inputs, *self._labels(trace)]
+            replay = measured(trace, batch)
+        self._add(replay, batch)
         if trace.exchanged:
             self._exchanging += 1
             trace.give_up(trace.exchanged)
@@ -623,8 +648,10 @@ class ReplayedSteps:
             self._carried.follow(trace.operations[self._noised :])
         continues = trace is not None and not trace.failure and bool(self.others.replays)
         self.stop(keep=continues)
-        self._calls.end_step(replayed=self._tried > self._tried_before)
-        self._tried_before = self._tried
+        is_measured = self._replayed > self._replayed_before
+        is_tried = self._tried > self._tried_before or not self._is_passed
+        self._calls.end_step(replayed=is_tried, abstained="" if is_measured else self.abstained)
+        self._tried_before, self._replayed_before, self._is_passed = self._tried, self._replayed, False
         if trace is None or not continues:
             self._carried.start()
             return
@@ -677,10 +704,11 @@ class ReplayedSteps:
             produced |= {id(tensor) for tensor in tensors_in(operation.results)}
         return labels
 
-    def _add(self, replay: StepReplay) -> None:
+    def _add(self, replay: StepReplay, batch: Sequence[Tensor]) -> None:
         if replay.abstained:
             self.abstained = replay.abstained
             return
+        self._replaced.note(batch)
         self._replayed += 1
         self._replacements += replay.replacements
         moves = (replay.sum_moved, replay.outputs_moved, replay.gradients_moved)

@@ -6,8 +6,10 @@ its batches are unused. Within a pass every batch counts, so that a script that 
 reported.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +19,9 @@ from dpspec.errors import UnobservableError
 from dpspec_recording.folder.step_record import UNSEEN, Indices
 
 _Result = TypeVar("_Result")
+
+#: The end of a pass.
+_NO_BATCH = object()
 
 #: A batch is unusually small below this share of the mean size of the earlier ones.
 _SMALL = 0.5
@@ -29,12 +34,14 @@ class SamplerWatch:
         ahead: bool,
         present: Callable[[Indices], Any] | None = None,
         unusual: Callable[[], None] = lambda: None,
+        pause: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """sampler: yields lists of indices. ahead: whether batches are drawn before they are used. present: returns
         the indices of a batch that contribute, all by default. unusual: called before the step of a small batch or of
-        the last one of a pass."""
+        the last one of a pass. pause: a context for draws in this thread, whose operations belong to no step."""
         self._sampler, self._class, self._rated = sampler, type(sampler), hasattr(sampler, "sample_rate")
         self._ahead, self._present, self._unusual = ahead, present, unusual
+        self._pause, self._thread = pause, threading.get_ident()
         self._sizes = self._in_pass = 0  # of all batches, and the number of batches in the current pass
         self._waiting: deque[tuple[int | None, Indices, Any]] = deque()
         #: The sampler's ``sample_rate`` at each draw up to the last step.
@@ -55,7 +62,12 @@ class SamplerWatch:
 
         def iterate(this: Any) -> Iterator[Any]:
             number = watch._observed(watch.begin)
-            for batch in original.__iter__(this):
+            batches = iter(original.__iter__(this))
+            while True:
+                with watch._pause() if threading.get_ident() == watch._thread else nullcontext():
+                    batch = next(batches, _NO_BATCH)
+                if batch is _NO_BATCH:
+                    return
                 watch._observed(partial(watch.add, batch, number))
                 yield batch
 

@@ -82,13 +82,15 @@ REPLAYS = ReplayFacts(
     reading=0,
     tables=1,
     sizes=SIZES,
+    replaced=("float32 (B, 20)",),
+    unreplayed=(),
 )
 
 
 def test_facts_within_facts_are_joined_over_those_that_have_them() -> None:
-    without = replace(REPLAYS, sizes=None, failure="why")
+    without = replace(REPLAYS, sizes=None, failure="why", unreplayed=("why",))
     assert joined([REPLAYS, without], "parts") == replace(
-        REPLAYS, tried=18, replayed=16, replacements=60, tables=2, failure="why"
+        REPLAYS, tried=18, replayed=16, replacements=60, tables=2, failure="why", unreplayed=("why",)
     )
     assert joined([without, without], "parts").sizes is None
 

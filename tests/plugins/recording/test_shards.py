@@ -33,7 +33,7 @@ from dpspec_recording.shards import local
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 Script = Callable[[Ranked, int], None]
-QUESTION = Question(delta=1e-5, epsilon=50.0)
+QUESTION = Question(delta=1e-5, epsilon=50.0, accept=("not-replayed",))
 
 
 def divided(training: Ranked, factor: float) -> None:
