@@ -134,7 +134,7 @@ class WholeFunctions(TorchFunctionMode):
         if operation is None:
             return func(*args, **named)
         with _disable_current_modes():
-            return self._mode.__torch_dispatch__(operation, types, args, named)
+            return self._mode.__torch_dispatch__(operation, types, args, named)  # type: ignore[no-untyped-call]
 
 
 def _whole_operation(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
