@@ -166,9 +166,8 @@ def common_records(datasets: Sequence[Callable[[], Any]], whole: bool, private: 
         elif (are_common := have_common_records(dataset, private)) is not None:
             common.append(are_common)
         else:
-            common.append(
-                _have_common_rows(*(tensors_of(SimpleNamespace(dataset=each)) for each in (dataset, private)))
-            )
+            tables = (tensors_of(SimpleNamespace(dataset=records)) for records in (dataset, private))
+            common.append(_have_common_rows(*tables))
     if any(common):
         return True
     return None if None in common or not common or not whole else False

@@ -31,7 +31,7 @@ class Counted:
     loops: list[tuple[int, dict[int, Callable[[], Any]]]] = field(default_factory=list)
 
     def step(self, datasets: Sequence[Callable[[], Any]]) -> None:
-        """Count a step. datasets: references to those of the loaders that are iterated now."""
+        """Count a step. datasets: references to the datasets of the loaders that are iterated now."""
         around = {id(dataset()): dataset for dataset in datasets}
         if not self.loops or self.loops[-1][1].keys() != around.keys():
             self.loops.append((self.steps, around if len(self.loops) < _MOST_LOOPS else {}))
@@ -41,8 +41,9 @@ class Counted:
     def datasets(self, first: int, last: int) -> tuple[list[Callable[[], Any]], bool]:
         """The datasets around the steps after the first number of steps, and whether each step had one."""
         ends = [*(start for start, _ in self.loops[1:]), self.steps]
-        around = [found for (start, found), end in zip(self.loops, ends, strict=True) if start < last and end > first]
-        return [dataset for found in around for dataset in found.values()], all(around)
+        segments = zip(self.loops, ends, strict=True)
+        around = [datasets for (start, datasets), end in segments if start < last and end > first]
+        return [dataset for datasets in around for dataset in datasets.values()], all(around)
 
 
 class CountedSteps:
@@ -53,7 +54,7 @@ class CountedSteps:
         self._all: list[Counted] = []
 
     def add(self, optimizer: Any, datasets: Sequence[Callable[[], Any]] = ()) -> None:
-        """Count a step. datasets: references to those of the loaders that are iterated now."""
+        """Count a step. datasets: references to the datasets of the loaders that are iterated now."""
         counted = self._by_optimizer.get(optimizer)
         if counted is None:
             tensors = identities(p for group in optimizer.param_groups for p in group["params"])

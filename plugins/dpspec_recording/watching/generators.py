@@ -125,7 +125,7 @@ def _number(content: Tensor) -> int:
 
 
 def own_normals(like: Tensor) -> Tensor:
-    """Standard normal numbers in the form of a tensor, from a new generator: the recorder leaves those of the training.
+    """Standard normal numbers in the form of a tensor, from a new generator: the training's generators stay.
 
     A generator that is put back to an earlier state would repeat the numbers that another thread drew meanwhile.
     """
