@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpspec.json_records import Count
+from dpspec.text import several
 
 #: The largest number of optimizers, of other trainings, and of steps that are listed.
 MOST_LISTED = 20
@@ -19,11 +20,19 @@ class OtherSteps:
         optimizer: Its class.
         steps: Their number.
         on_model: Whether it has tensors of the recorded model.
+        common: Whether some were made in loops over some of the recorded records; False if all were in loops over
+            others, None if that is not known.
     """
 
     optimizer: str
     steps: Count
     on_model: bool
+    common: bool | None = None
+
+    def phrase(self, when: str) -> str:
+        """The steps in words. when: ``before`` or ``after``."""
+        on_model = " on tensors of the model" if self.on_model else ""
+        return f"{several(self.steps, 'step')} of {self.optimizer}{on_model} {when} this training"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +71,11 @@ class ScriptFacts:
     missed: Count = 0
     peers: tuple[OtherTraining, ...] = ()
     read: tuple[Count, ...] = ()
+
+    def steps_on_records(self, *, after: bool = True) -> list[str]:
+        """In words, the steps in loops over some of the recorded records. after: also those after the recording."""
+        of_before = [steps.phrase("before") for steps in self.before if steps.common]
+        return [*of_before, *(steps.phrase("after") for steps in self.after if steps.common and after)]
 
 
 def of_parts(scripts: Sequence[ScriptFacts]) -> ScriptFacts:

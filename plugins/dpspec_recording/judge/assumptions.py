@@ -193,6 +193,8 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
             "have: it began or continued without its loader or the private model"
         )
     status: AssumptionStatus = "false" if before else "unchecked" if doubt else "declared"
+    if script is not None and (besides := script.steps_on_records(after=released is None)):
+        doubt = f"; an exception is what {joined(besides)} learned, which is neither released nor used{doubt}"
     if released is None or status == "false":
         yield stated("released-model", status=status, text=f"{text}{doubt}")
         return

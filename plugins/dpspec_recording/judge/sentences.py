@@ -11,7 +11,7 @@ from dpspec.contract.rules import Rule
 from dpspec.decimals import nearest
 from dpspec.text import joined, several
 from dpspec_recording.folder.audit_facts import POWER, found_faults
-from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps, ScriptFacts
+from dpspec_recording.folder.script_facts import MOST_LISTED, ScriptFacts
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.joined_checks import received_parts
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
@@ -166,7 +166,13 @@ def _outside(run: RecordedRun, script: ScriptFacts, *, released: bool) -> Iterat
         "nothing else was trained on these records by other processes or earlier runs, or in the script by other means "
         f"than an optimizer of torch{alone}, {_NO_TEACHER}"
     )
-    steps = [*_other_steps(script.before, "before"), *([] if released else _other_steps(script.after, "after"))]
+    if on_records := script.steps_on_records():
+        yield (
+            f"nothing that these steps learned is released or used, as their loops read some of these records without "
+            f"noise: {joined(on_records)}"
+        )
+    steps = [steps.phrase("before") for steps in script.before if not steps.common]
+    steps += [steps.phrase("after") for steps in script.after if not (steps.common or released)]
     if steps:
         yield f"these steps in the script read none of these records: {joined(steps)}"
     if not script.whole:
@@ -180,12 +186,6 @@ def _outside(run: RecordedRun, script: ScriptFacts, *, released: bool) -> Iterat
         )
     if unknown:
         yield f"{_numbered(unknown)} of the script had none of these records, or the model is not released"
-
-
-def _other_steps(steps: Sequence[OtherSteps], when: str) -> Iterator[str]:
-    for counted in steps:
-        on_model = " on tensors of the model" if counted.on_model else ""
-        yield f"{several(counted.steps, 'step')} of {counted.optimizer}{on_model} {when} this training"
 
 
 def _numbered(folders: Sequence[str]) -> str:

@@ -104,6 +104,8 @@ class Accountant(Probe[AccountantFacts]):
         behind = int((counted != np.arange(1, run.steps + 1)).sum())
         last = float(counted[-1]) if run.steps and np.isfinite(counted[-1]) else 0.0
         yield STEPS.compared(behind == 0, run.steps, last, "steps")
+        if not (counted > 0.0).any():  # it has no noise and no rate that could be others
+            return
         yield NOISE.compared_at_steps(run["noise_multiplier"], run["told_noise"])
         rates = np.array(run.rates, dtype=np.float64)
         if (sampled := np.isfinite(rates)).any():

@@ -83,6 +83,8 @@ class PairedRecords(TrainingRule[PairFacts]):
     def stop(self) -> None:
         """Read neighboring records of a dataset that is not in memory."""
         loader, self._loader = self._loader, None
+        if loader is None:
+            return
         with contextlib.suppress(Exception):  # the dataset cannot be read
             windows = max(map(windows_of_a_value, neighboring_records(loader)), default=0)
             self._facts = replace(self._facts, windows=windows)

@@ -9,7 +9,7 @@ A script that is recorded as a whole shows more: a model that begins with a copy
 private training on the same records, whose epsilon adds up, and steps that read such weights, as of a teacher.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -103,7 +103,8 @@ class TrainedBefore(TrainingRule[EarlierTraining]):
         tensors = [*setup.model.parameters(), *setup.model.buffers()]
         for weights in setup.earlier:
             begins = any(weights.include(tensor) for tensor in tensors)
-            self._earlier.append((weights, begins, _have_common_records(weights, setup.loader)))
+            private = getattr(setup.loader, "dataset", None)
+            self._earlier.append((weights, begins, common_records(weights.datasets, weights.loaded, private)))
 
     def facts(self) -> EarlierTraining:
         read = [] if self._replayer is None else self._replayer.read_weights.found
@@ -148,21 +149,28 @@ def _phrases(earlier: Iterable[EarlierWeights]) -> Iterator[str]:
         yield f"{used} weights of {steps} in the script{records}"
 
 
-def _have_common_records(weights: Any, loader: Any) -> bool | None:
-    """Whether weights were trained on some of a loader's records; False if each step had a loader of others."""
+def common_records(datasets: Sequence[Callable[[], Any]], whole: bool, private: Any) -> bool | None:
+    """Whether steps were made in loops over some of the private records; False if each was in a loop over others.
+
+    Args:
+        datasets: References to the datasets of the loaders around the steps.
+        whole: Whether each step had such a loader.
+        private: The dataset of the private records; None if it is not known.
+    """
     from dpspec_recording.recognized import have_common_records
 
-    private, common = getattr(loader, "dataset", None), list[bool | None]()
-    for dataset in (reference() for reference in weights.datasets):
+    common = list[bool | None]()
+    for dataset in (reference() for reference in datasets):
         if private is None or dataset is None:
             common.append(None)
         elif (are_common := have_common_records(dataset, private)) is not None:
             common.append(are_common)
         else:
-            common.append(_have_common_rows(tensors_of(SimpleNamespace(dataset=dataset)), tensors_of(loader)))
+            tables = (tensors_of(SimpleNamespace(dataset=records)) for records in (dataset, private))
+            common.append(_have_common_rows(*tables))
     if any(common):
         return True
-    return None if None in common or not common or not weights.loaded else False
+    return None if None in common or not common or not whole else False
 
 
 def _have_common_rows(first: Sequence[Any] | None, second: Sequence[Any] | None) -> bool | None:

@@ -216,11 +216,12 @@ class Session:
     def _stepped(self, optimizer: Any, *_: Any) -> None:
         if self._steps is None or hasattr(optimizer, "original_optimizer"):
             return
+        datasets = [dataset for iterator, dataset in self._iterated if iterator() is not None]
         if self._earlier is not None:
-            self._earlier.end(optimizer, [dataset for iterator, dataset in self._iterated if iterator() is not None])
+            self._earlier.end(optimizer, datasets)
         stepped = [training for training in self.trainings if training.optimizer() is optimizer]
         if not stepped:
-            self._steps.add(optimizer)
+            self._steps.add(optimizer, datasets)
             if not self._obstacle and any(hasattr(p, "summed_grad") for p in optimizer.param_groups[0]["params"]):
                 self._obstacle = OWN_PARTS
         elif all(training.recorder is None for training in stepped):
@@ -280,7 +281,8 @@ class Session:
 
     def _begin_in(self, folder: Path, training: PreparedTraining, *, resume: bool) -> None:
         assert self._steps is not None
-        before = self._steps.since(self._steps_at_end.get(folder, []), self._steps.now(), training.tensors)
+        start, now = self._steps_at_end.get(folder, []), self._steps.now()
+        before = self._steps.since(start, now, training.tensors, training.dataset())
         public = self._public_data()
         earlier = () if resume else self._earlier_weights(training)
         training.begin(folder, resume=resume, before=before, received=self._loaded, public=public, earlier=earlier)
@@ -404,7 +406,7 @@ class Session:
             datasets = training.dataset(), peer.dataset()
             common = None if None in datasets else have_common_records(*datasets)
             peers.append(OtherTraining(folder=peer.folder.name, common=common))
-        after = self._steps.since(training.steps_at_end, self._steps.now(), training.tensors)
+        after = self._steps.since(training.steps_at_end, self._steps.now(), training.tensors, training.dataset())
         training.note(whole=self._whole, after=after, peers=tuple(peers))
 
     @property
@@ -420,7 +422,10 @@ class Session:
 
     def summary(self) -> str:
         """The number of recordings, and the next command."""
-        names = [os.path.relpath(folder) for folder in self.folders]
+        names = [os.path.relpath(folder) for folder in self.folders if _has_steps(folder)]
+        if self.folders and not names:
+            ended = "" if self.error is None else f": {type(self.error).__name__} ended the script"
+            return f"no step of a private training was recorded{ended}"
         if len(names) == 1:
             return f"1 training is recorded: dpspec check {names[0]} --epsilon E --delta D"
         if names:
@@ -437,3 +442,10 @@ class Session:
         if self._steps is None:
             return f"nothing was recorded: the script did not import torch. {OWN_LOOP}"
         return f"nothing was recorded: no call of make_private of Opacus' PrivacyEngine returned. {OWN_LOOP}"
+
+
+def _has_steps(folder: Path) -> bool:
+    """Whether the recording in a folder, of any part and rank, has a step."""
+    from dpspec_recording.folder.run_folder import INTERNAL
+
+    return any(path.stat().st_size for path in folder.rglob(INTERNAL))

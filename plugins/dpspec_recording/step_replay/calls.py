@@ -11,9 +11,23 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves
+
+_LINALG = torch.linalg
+
+#: Functions that compute singular vectors or eigenvectors, too, if a gradient may need them, by another algorithm. Any
+#: dispatch mode makes torch assume this. A wrong assumption changes the last bits of the values.
+_WHOLE = frozenset(
+    {
+        *(_LINALG.svdvals, _LINALG.eigvalsh, _LINALG.eigvals, _LINALG.matrix_norm, _LINALG.norm, _LINALG.cond),
+        _LINALG.matrix_rank,
+    }
+)
 
 from dpspec.text import joined
 
@@ -125,6 +139,48 @@ class StepCalls(TorchFunctionMode):
         return results
 
 
+class WholeFunctions(TorchFunctionMode):
+    """Gives a dispatch mode some functions of torch as one operation each, so that their values stay as without it."""
+
+    def __init__(self, mode: TorchDispatchMode) -> None:
+        super().__init__()
+        self._mode = mode
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        named = dict(kwargs or {})
+        if func in _WHOLE and "input" in named:  # the operation has another name for it
+            args = (named.pop("input"), *args)
+        operation = _whole_operation(func, args, named) if func in _WHOLE else None
+        if operation is None:
+            return func(*args, **named)
+        with _disable_current_modes():
+            return self._mode.__torch_dispatch__(operation, types, args, named)  # type: ignore[no-untyped-call]
+
+
+def _whole_operation(func: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """The operation of a call; None if a gradient needs its parts, or it writes its result (``out``)."""
+    if needs_gradient((args, named)) is not False:
+        return None
+    try:
+        overload = torch._C._jit_resolve_packet(f"aten::{func.__name__}", *args, **named)
+    except RuntimeError:
+        return None
+    return getattr(getattr(torch.ops.aten, func.__name__), overload)
+
+
+def needs_gradient(arguments: Any) -> bool | None:
+    """Whether a backward pass may need a gradient of the arguments of a call; None if ``torch.func`` transforms them.
+
+    Under a transform, torch computes as under a mode anyway.
+    """
+    tensors = [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
+        return None
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
 def _option(value: Any) -> Any:
     if isinstance(value, bool | str) or value is None:
         return value
@@ -134,7 +190,7 @@ def _option(value: Any) -> Any:
 def is_script_mode_active() -> bool:
     """Whether a mode of the script is active, except for devices: a replay would call it."""
     modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    is_foreign = any(not isinstance(mode, DeviceContext | StepCalls) for mode in modes)
+    is_foreign = any(not isinstance(mode, DeviceContext | StepCalls | WholeFunctions) for mode in modes)
     return is_foreign or _get_current_dispatch_mode() is not None
 
 

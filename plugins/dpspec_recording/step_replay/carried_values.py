@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from dpspec_recording.step_replay.calls import Pauses, is_script_mode_active
+from dpspec_recording.step_replay.calls import Pauses, WholeFunctions, enter, is_script_mode_active, leave
 from dpspec_recording.step_replay.dataset_values import OF_SHAPES, DatasetValues, memory_of, sums_move
 from dpspec_recording.step_replay.trace import Operation, StepTrace, tensors_in, written_by
 
@@ -34,7 +34,7 @@ class CarriedValues(TorchDispatchMode):
         self._memory: dict[int, StorageWeakRef] = {}
         self._before: dict[int, StorageWeakRef] = {}  # of the batch before
         self._released: set[int] = set()  # memory of sums, which noise hides
-        self._active = False
+        self._active, self._whole = False, WholeFunctions(self)
 
     def begin(self, trace: StepTrace, batch: Sequence[Tensor], released: Sequence[Tensor] = ()) -> None:
         """Note the values of a stopped trace that come from the tensors of its batch.
@@ -65,6 +65,7 @@ class CarriedValues(TorchDispatchMode):
         follows = bool(self._memory) or (self._of_dataset is not None and self._of_dataset.is_followed)
         if follows and not is_script_mode_active():
             self._active = True
+            enter(self._whole)
             self.__enter__()  # type: ignore[no-untyped-call]
         else:
             self._memory = {}
@@ -73,6 +74,7 @@ class CarriedValues(TorchDispatchMode):
         """End, and unless ``keep`` forget the values."""
         if self._active:
             self._active = False
+            leave(self._whole)
             if _get_current_dispatch_mode() is self:
                 self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if self._of_dataset is not None:

@@ -30,6 +30,7 @@ from dpspec_recording.step_replay.trace import (
     tensors_in,
     written_by,
 )
+from dpspec_recording.watching.generators import own_normals
 
 #: Roundings of a recomputed gradient, in units of the resolution of its largest coordinate.
 _ROUNDINGS = 16.0
@@ -235,7 +236,7 @@ class GradientMap:
         longest = max([float(value.abs().max()) for value in (*sums, *noise) if value.numel()], default=0.0)
         same = self.apply([*sums, *noise])
         changes, rests = ([torch.zeros_like(result) for result in same] for _ in range(2))
-        random_shifts = [[spread * torch.randn_like(value) for value in noise] for _ in range(_DIRECTIONS)]
+        random_shifts = [[spread * own_normals(value) for value in noise] for _ in range(_DIRECTIONS)]
         for shifts in random_shifts:
             noisier = self.apply([*sums, *(n + d for n, d in zip(noise, shifts, strict=True))])
             changes = [torch.maximum(c, (new - old).abs()) for c, new, old in zip(changes, noisier, same, strict=True)]

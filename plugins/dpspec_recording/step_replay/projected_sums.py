@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dpspec_recording.step_replay.gradient_map import GradientMap
 from dpspec_recording.step_replay.trace import AbstainError, Operation, StepTrace, address_of, tensors_in, written_by
+from dpspec_recording.watching.generators import own_normals
 
 _ATEN = torch.ops.aten
 
@@ -135,7 +136,7 @@ def _radii(projection: GradientMap, executed: Sequence[Tensor], clip_norm: float
     """The radii of ``balls`` balls, of the whole sum or of each tensor; empty if the operations do not project so."""
     sizes = _sizes(executed, balls)
     length = max(float(flat(executed).norm()), clip_norm)
-    directions = [flat([torch.randn_like(tensor) for tensor in executed]) for _ in range(2)]
+    directions = [flat([own_normals(tensor) for tensor in executed]) for _ in range(2)]
     if all(float(part.norm()) > 0.0 for part in torch.split(flat(executed), sizes)):
         directions.append(flat(executed))
     try:

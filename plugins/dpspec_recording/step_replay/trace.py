@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dpspec.training.gradients.memory import free_bytes
-from dpspec_recording.step_replay.calls import Pauses, enter, leave
+from dpspec_recording.step_replay.calls import Pauses, WholeFunctions, enter, leave, needs_gradient
 
 #: Maximum number of operations of a step.
 MOST_OPERATIONS = 20_000
@@ -44,6 +43,9 @@ _UNIQUE = (_ATEN.unique_dim.default, _ATEN._unique2.default)
 
 #: Methods that copy values of a tensor to Python or NumPy without an operation of torch.
 _UNSEEN_READS = (Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__)
+
+#: Functions whose backward pass torch computes by another algorithm under a dispatch mode.
+_OTHER_GRADIENTS = (torch.prod, Tensor.prod)
 
 #: The namespaces of operations that exchange values with other processes; the first one returns new tensors.
 _FUNCTIONAL = "_c10d_functional"
@@ -93,27 +95,29 @@ class Operation:
     ignores_reads: bool = False
 
 
-class _UnseenReads(TorchFunctionMode):
+class _UnseenReads(WholeFunctions):
     """Reports reads that bypass the dispatcher: a replay would repeat the executed values in place of new ones.
 
     Attributes:
         checks: Whether torch reads numbers to check its arguments alone: ``one_hot`` compares labels with the classes.
     """
 
-    def __init__(self, report: Callable[[str, Tensor], None]) -> None:
-        super().__init__()
-        self._report, self.checks = report, False
+    def __init__(self, trace: StepTrace) -> None:
+        super().__init__(trace)
+        self._trace, self.checks = trace, False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in _UNSEEN_READS:
-            self._report(f"the step reads values of a tensor in Python, by .{func.__name__}(): {_ADVICE}", args[0])
-        named = kwargs or {}
-        classes = named.get("num_classes", args[1] if len(args) > 1 else -1)
+            reason = f"the step reads values of a tensor in Python, by .{func.__name__}(): {_ADVICE}"
+            self._trace.note_copy(reason, args[0])
+        elif func in _OTHER_GRADIENTS and needs_gradient((args, kwargs)):
+            self._trace.give_up(f"a trace would change the last bits of the gradient of {func.__name__}()")
+        classes = (kwargs or {}).get("num_classes", args[1] if len(args) > 1 else -1)
         self.checks = func is one_hot and classes != -1
         try:
-            return func(*args, **named)
+            return super().__torch_function__(func, types, args, kwargs)
         finally:
             self.checks = False
 
@@ -151,10 +155,12 @@ class StepTrace(TorchDispatchMode):
         self.read_indices: list[tuple[str, Tensor]] = []
         self.reads = self.exchanged = self._collective = ""
         self.copied: list[tuple[int, Tensor]] = []
-        self._reads = _UnseenReads(self._note_copy)
+        self._reads = _UnseenReads(self)
 
     def start(self) -> None:
-        """Begin to note operations."""
+        """Begin to note operations, unless the trace was given up."""
+        if self.failure:
+            return
         enter(self._reads)
         self.__enter__()  # type: ignore[no-untyped-call]
         self.active = True
@@ -164,11 +170,16 @@ class StepTrace(TorchDispatchMode):
         if self.active:
             self.active = False
             # A backward pass restores the modes from before it, for example after a reentrant checkpoint.
-            if _get_current_dispatch_mode() is self:
-                self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            else:
+            if not self._leave() and not self.failure:
                 self.give_up("the step began inside another call, such as a checkpoint")
             leave(self._reads)
+
+    def _leave(self) -> bool:
+        """Leave the dispatch mode if it is the present one."""
+        is_present = _get_current_dispatch_mode() is self
+        if is_present:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return is_present
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -240,7 +251,8 @@ class StepTrace(TorchDispatchMode):
             self._limit = max(MOST_BYTES, free_bytes(tensor.device) // _PARTS_OF_FREE)
         return self._bytes > self._limit
 
-    def _note_copy(self, reason: str, tensor: Tensor) -> None:
+    def note_copy(self, reason: str, tensor: Tensor) -> None:
+        """The script copies the values of a tensor to Python."""
         if self._pauses.depth or self.failure:
             return
         self.copied.append((len(self.operations), tensor))
@@ -254,6 +266,7 @@ class StepTrace(TorchDispatchMode):
     def give_up(self, reason: str) -> None:
         """Abstain from the replay of this step."""
         self.failure = reason[:200]
+        self._leave()
         self.operations, self.before, self.copied, self._storages = [], {}, [], []
 
     def part(self, operations: Sequence[Operation], before: Mapping[int, Tensor]) -> StepTrace:

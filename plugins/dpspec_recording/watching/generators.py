@@ -124,6 +124,16 @@ def _number(content: Tensor) -> int:
     return int(content.clone().view(torch.int64))
 
 
+def own_normals(like: Tensor) -> Tensor:
+    """Standard normal numbers in the form of a tensor, from a new generator: the training's generators stay.
+
+    A generator that is put back to an earlier state would repeat the numbers that another thread drew meanwhile.
+    """
+    generator = torch.Generator(like.device)
+    generator.seed()
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
+
+
 @contextlib.contextmanager
 def same_randomness(device: torch.device | None = None, seed: int | None = None) -> Iterator[None]:
     """Restore the global generators of Python, NumPy and torch at the end; ``seed`` seeds them at the beginning.

@@ -155,6 +155,8 @@ FAULTY_STEPS: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Batches, {"columns": {"drawn": np.nan}}, "unobserved-batch"),
     (Batches, {"scheme": "shuffled"}, "assumed-poisson"),
     (Accountant, {"columns": {**STEPS[Accountant], "told_steps": 1.0}}, "accountant-steps"),
+    # one that counted nothing has no other noise and no other rate
+    (Accountant, {"columns": dict.fromkeys(STEPS[Accountant], np.nan)}, "accountant-steps"),
     (Accountant, {"columns": {**STEPS[Accountant], "told_noise": 1.1}}, "accountant-noise"),
     (Accountant, {"columns": {**STEPS[Accountant], "told_rate": 0.2}}, "accountant-rate"),
     (Divisor, {"columns": {"measured_divisor": 12.0}}, "other-divisor"),

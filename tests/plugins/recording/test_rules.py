@@ -12,11 +12,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from support.checked_runs import checked
+from support.public_mistakes.parts import OpacusTraining
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
 from dpspec import decimals, json_records
+from dpspec.contract.results import open_cautions
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.errors import RecordingError
 from dpspec_recording.folder.header import Header
@@ -72,6 +75,37 @@ def test_rules_may_stop_before_the_first_step_is_written(rule, with_loader):
     observer.stop()
     observer.after_step(RuleStep(number=1, drawn=np.arange(5), norms=np.ones(5), clip_norm=1.0, noise=torch.ones(14)))
     json_records.read(observer.kind, json_records.write(observer.facts()), "facts")
+
+
+def mistaken():
+    """Overlapping windows of a circle, each twice: all columns have its values, with mean 0 and deviation 1."""
+    series = torch.randn(150, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    series = ((series - series.mean()) / series.std(correction=0)).float()
+    x = torch.cat([series, series[:19]]).unfold(0, 20, 1).repeat(2, 1)
+    return TensorDataset(x, (x[:, 0] > 0.5).long())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_the_end_of_a_rule_keeps_what_its_beginning_found(rule):
+    data = mistaken()
+    model = nn.Linear(20, 2)
+    model.weight.data.copy_(data.tensors[0][:2])
+    model.register_buffer("mean", data.tensors[0].square().mean(0))
+    observer = started(code_of(rule)(), model=model, loader=DataLoader(data, batch_size=20))
+    found = caution(observer)
+    for _ in range(2):  # a rule may stop twice
+        observer.stop()
+        assert bool(caution(observer)) >= bool(found)
+        assert not found or caution(observer) == found
+
+
+def test_findings_of_the_beginning_are_in_the_verdict(tmp_path):
+    training = OpacusTraining(nn.Linear(20, 2), mistaken())
+    training.plain.weight.data.copy_(training.data.tensors[0][:2])
+    for x, y in training.recorded(tmp_path / "run", 1):
+        training.step(training.criterion(training.model(x), y))
+    fired = {rule.name for rule in open_cautions(checked(tmp_path / "run", epsilon=20.0).audit)}
+    assert {"paired-records", "duplicate-records", "standardized-features", "records-in-model"} <= fired
 
 
 def step(number=1, drawn=None, norms=None, noise=None, unclipped=None):

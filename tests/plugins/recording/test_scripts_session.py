@@ -383,6 +383,43 @@ def test_the_last_cell_of_a_notebook_that_trains_decides_about_an_error(tmp_path
 
 
 @pytest.mark.ci
+@pytest.mark.parametrize(("kind", "common"), [("same", True), ("copy", True), ("other", False), ("none", None)])
+def test_steps_on_the_recorded_records_are_no_steps_on_others(script, kind, common):
+    def call():
+        data = rows()
+        copied = TensorDataset(*(tensor.clone() for tensor in data.tensors))
+        others = {"same": data, "copy": copied, "other": rows()}
+        baseline = nn.Linear(FEATURES, 2)
+        optimizer = torch.optim.SGD(baseline.parameters(), lr=0.1)
+        batches = DataLoader(others[kind], batch_size=100) if kind in others else [(torch.randn(4, FEATURES), None)] * 3
+        for x, _ in batches:
+            baseline(x).sum().backward()
+            optimizer.step()
+        Private(data).train()
+
+    session = script(call)
+    (steps,) = facts_of(session).before
+    assert (steps.steps, steps.common) == (3, common)
+    said = "3 steps of SGD before this training"
+    asked = confirmed(session)
+    assert (f"these steps in the script read none of these records: {said}" in asked) is (common is not True)
+    assert ("nothing that these steps learned is released or used" in asked) is (common is True)
+    released = check_run(session.folder / "1", CLAIM).assumption("released-model")
+    assert (f"an exception is what {said} learned" in released.text) is (common is True)
+
+
+def test_a_training_that_an_exception_ends_before_its_first_step_is_none(script):
+    def call():
+        for _ in Private(rows()).loader:
+            raise ValueError
+
+    ended = []
+    with contextlib.suppress(ValueError):
+        script(lambda: (ended.append(sessions._current[0]), call()), error=ValueError())
+    assert ended[0].summary() == "no step of a private training was recorded: ValueError ended the script"
+
+
+@pytest.mark.ci
 def test_steps_of_an_optimizer_that_is_gone_count_next_to_a_private_one_that_is_gone(script):
     def call():
         data = rows()
