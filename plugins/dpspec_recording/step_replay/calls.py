@@ -18,6 +18,8 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
+from dpspec.text import joined
+
 _LINALG = torch.linalg
 
 #: Functions that compute singular vectors or eigenvectors, too, if a gradient may need them, by another algorithm. Any
@@ -28,8 +30,6 @@ _WHOLE = frozenset(
         _LINALG.matrix_rank,
     }
 )
-
-from dpspec.text import joined
 
 #: Replays at most for new calls: for each, and in a training.
 _TRIES, _MOST_TRIES = 3, 20
