@@ -167,9 +167,11 @@ def shuffled_epsilon(run: RecordedRun, adjacency: str, delta: float) -> tuple[In
     ``docs/explanation/proofs/shuffle.md`` has the datasets. Noise counts as the largest of all steps, and a group as
     one of its members.
     """
-    header, noise, length = run.header, run.configured_multipliers, run.attained_length
+    header = run.header
     size, records = header.batch_size or 0, header.records or 0
-    sigma = max((math.inf if value is None or not length else value / length for value in noise), default=math.inf)
+    steps = zip(run.configured_multipliers, run.attained_lengths.tolist(), strict=True)
+    relative = (math.inf if noise is None or not length else noise / length for noise, length in steps)
+    sigma = max(relative, default=math.inf)
     whole_run = run.resumed is None and not header.world and not header.canaries and header.repeats == 1
     if (
         header.scheme != "shuffled"
@@ -217,11 +219,15 @@ def _attained_steps(run: RecordedRun, noise: Sequence[float], rates: Sequence[fl
 
     A killed part of a resumed run made some steps after its last checkpoint, whose weights no later part continues.
     """
-    if run.attained_length == 0.0:
+    lengths, resumed = run.attained_lengths.tolist(), run.resumed
+    if not any(lengths):
         return None
-    resumed, relative = run.resumed, (sigma / run.attained_length for sigma in noise)
-    steps = enumerate(zip(relative, rates, strict=True), start=1)
-    return tuple(step for number, step in steps if resumed is None or not resumed.is_lost(number))
+    steps = enumerate(zip(noise, lengths, rates, strict=True), start=1)
+    return tuple(
+        (sigma / length, rate)
+        for number, (sigma, length, rate) in steps
+        if length and (resumed is None or not resumed.is_lost(number))
+    )
 
 
 def poisson_epsilon(

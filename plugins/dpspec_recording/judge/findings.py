@@ -9,6 +9,9 @@ from dpspec.contract import Assumption, Claim, Finding, Scope
 from dpspec.decimals import exact, lower
 from dpspec_recording.judge.bounds import ScheduleBounds, shuffled_epsilon
 from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.probes.gradient_map import GradientMap
+from dpspec_recording.probes.noisy_gradients import NoisyGradients
+from dpspec_recording.probes.reported_gradients import ReportedGradients
 
 #: Optimizers of torch whose updates an adversary with access to all iterates can invert.
 _INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})
@@ -41,8 +44,18 @@ def schedule_findings(
 
 
 def _reveals_sums(run: RecordedRun) -> bool:
-    """Whether an adversary with access to all iterates can compute the noisy sums."""
-    return (run.header.inner or run.header.optimizer) in _INVERTIBLE and bool((run["learning_rate"] > 0.0).all())
+    """Whether an adversary with access to all iterates can compute the noisy sums.
+
+    A map of the noisy gradient may hide a part of them, and a dampening of 1 hides all later gradients.
+    """
+    noisy, reported, maps = run.fact(NoisyGradients), run.fact(ReportedGradients), run.fact(GradientMap)
+    dampening = run.options.first.get("dampening")
+    is_mapped = maps is not None and maps.explained > 0
+    is_mapped |= noisy is not None and noisy.changed + noisy.scaled > 0
+    is_mapped |= reported is not None and reported.different > 0
+    is_damped = "dampening" in run.options.unexplained or (dampening is not None and 1.0 in dampening.values)
+    is_invertible = (run.header.inner or run.header.optimizer) in _INVERTIBLE and not is_mapped and not is_damped
+    return is_invertible and bool((run["learning_rate"] > 0.0).all())
 
 
 def hidden_sums(claims: Sequence[Claim], run: RecordedRun, findings: Sequence[Finding]) -> Iterator[str]:
@@ -58,8 +71,8 @@ def hidden_sums(claims: Sequence[Claim], run: RecordedRun, findings: Sequence[Fi
             yield (
                 f"The noisy sums of all steps have epsilon at least {lower(end)}, above the claimed {exact(claimed)}, "
                 "as `dpspec check --history` reports. SGD reveals these sums to an adversary with access to all "
-                f"weights; {run.header.inner or run.header.optimizer} may hide a part of these sums, so this is not "
-                "a lower bound for this run."
+                f"weights; {run.header.inner or run.header.optimizer}, or a change of its gradients, may hide a part "
+                "of these sums, so this is not a lower bound for this run."
             )
 
 

@@ -35,7 +35,7 @@ from dpspec_recording.folder.step_record import (
 )
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.clip_limits import ClipLimits
+from dpspec_recording.probes.clip_limits import CLIP_ROUNDING, ClipLimits
 from dpspec_recording.probes.contributions import Contributions
 from dpspec_recording.probes.gradient_map import GradientMap, compared_steps
 from dpspec_recording.probes.judged_run import InternalSums
@@ -227,21 +227,20 @@ class RecordedRun:
         return self.supported_share / (1.0 + self.norm_excess)
 
     @cached_property
-    def attained_length(self) -> float:
-        """The length of the contributions, in clip norms and at most 1, that some data attain at each step.
+    def attained_lengths(self) -> Array:
+        """(T,) the length of the contributions, in clip norms and at most 1, that some data attain at a step.
 
         Lower bounds count the noise multipliers relative to it: Lemma R2c. 0 if no data is known to attain any.
         """
         if self.supported_share < 1.0 or self.sums_type:
-            return 0.0
-        limits, rounded = self.fact(ClipLimits), 2.0 * self.half_unit
+            return np.zeros(self.steps)
         if self.header.clipping != "own":
-            longest = 1.0 if limits is None else limits.smallest
-        else:  # a loop may clip to less than the norm that it declares
-            observed = np.zeros(1) if self.internal is None else self.internal.largest
-            longest = float(np.nan_to_num(observed, nan=0.0).max(initial=0.0))
-        longest = min(1.0, longest * (1.0 - rounded))
-        return 1.0 if longest >= 1.0 - CLIP_TOLERANCE else longest
+            limits = self.fact(ClipLimits)
+            longest = 1.0 if limits is None or limits.smallest >= 1.0 - CLIP_ROUNDING else limits.smallest
+            return np.full(self.steps, longest * (1.0 - 2.0 * self.half_unit))
+        # a loop may clip to less than the norm that it declares, and to another one in each step
+        observed = np.zeros(0) if self.internal is None else np.nan_to_num(self.internal.largest, nan=0.0)
+        return _graded(observed) if len(observed) == self.steps else np.zeros(self.steps)
 
     @cached_property
     def internal(self) -> InternalSums | None:
@@ -392,6 +391,14 @@ def float32_excess(values: int) -> float:
     """Relative amount by which the norm of a vector of this many values, in float32, may be too small: Lemma R2b."""
     lost = (values / _PARTIAL_SUMS + _OTHER_ROUNDINGS) * _SINGLE
     return (1.0 - lost) ** -0.5 - 1.0 if lost < 1.0 else inf
+
+
+def _graded(lengths: Array) -> Array:
+    """Lengths, at most 1, rounded down to a few values, so that few different steps are composed."""
+    gaps = np.clip(1.0 - lengths, 1e-9, 1.0)
+    near_one = 1.0 - 10.0 ** (np.ceil(4.0 * np.log10(gaps)) / 4.0)
+    graded: Array = np.where(lengths >= 1.0, 1.0, np.maximum(near_one, np.floor(20.0 * lengths) / 20.0))
+    return graded
 
 
 def follow(values: Array, sizes: Array) -> bool:

@@ -14,7 +14,7 @@ import torch
 from opacus.optimizers import DPOptimizer
 from support.accounting_oracle import gaussian_epsilon
 from support.checked_runs import Question, checked, run_page
-from support.facts_only import run_with
+from support.facts_only import START, run_with
 from support.opacus_training import Training
 from torch import nn
 
@@ -23,11 +23,17 @@ from dpspec.engine.stated_claim import run_spec
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec_recording.folder.resumed_folder import ResumedFolder
+from dpspec_recording.folder.step_record import OptionChange
 from dpspec_recording.judge import check
 from dpspec_recording.judge.bounds import ScheduleBounds, ScheduleEpsilon, shuffled_epsilon
+from dpspec_recording.judge.findings import schedule_findings
 from dpspec_recording.judge.recorded_run import RecordedRun, float32_excess
 from dpspec_recording.probes.clip_limits import ClipLimitFacts, ClipLimits
 from dpspec_recording.probes.contributions import ContributionFacts, Contributions
+from dpspec_recording.probes.gradient_map import GradientMap
+from dpspec_recording.probes.noisy_gradients import NoisyGradientFacts, NoisyGradients
+from dpspec_recording.probes.reported_gradients import GradientFacts, ReportedGradients
+from dpspec_recording.step_replay.facts import MapFacts
 
 STEPS, DELTA, SIGMA = 24, 1e-5, 4.0
 
@@ -104,6 +110,40 @@ def test_a_custom_loop_attains_its_longest_reported_contribution() -> None:
     assert has_ends(bound_of(rounded), exact(steps_at(SIGMA)), exact(steps_at(SIGMA)))
 
 
+def test_a_custom_loop_attains_in_each_step_the_longest_contribution_of_this_step() -> None:
+    """A loop clips to 1 in a step, then to a twentieth; its noise and the clip norm that it declares stay."""
+    run = run_of(source="own-loop", clipping="own")
+    lengths = np.where(np.arange(STEPS) == 0, 1.0, 0.05)
+    vars(run)["internal"] = dataclasses.replace(run.internal, largest=lengths)
+    assert has_ends(bound_of(run), exact(SIGMA / lengths), exact(steps_at(SIGMA)))
+
+
+@pytest.mark.parametrize("short", [1e-7, 9e-5, 0.013, 0.4])
+def test_a_custom_loop_attains_no_more_than_it_reports(short: float) -> None:
+    found = bound_of(run_of(source="own-loop", clipping="own", largest=1.0 - short)).interval
+    assert found.lower <= exact(steps_at(SIGMA / (1.0 - short)))
+
+
+@pytest.mark.parametrize(
+    ("facts", "dampening", "is_revealed"),
+    [
+        ({}, 0.0, True),
+        ({}, 1.0, False),
+        ({NoisyGradients: NoisyGradientFacts(compared=9, changed=0, scaled=0, explained=0)}, 0.0, True),
+        ({NoisyGradients: NoisyGradientFacts(compared=9, changed=2, scaled=0, explained=0)}, 0.0, False),
+        ({NoisyGradients: NoisyGradientFacts(compared=9, changed=0, scaled=9, explained=9)}, 0.0, False),
+        ({GradientMap: MapFacts(explained=9, by_all=9, replayed=3, moved=0)}, 0.0, False),
+        ({ReportedGradients: GradientFacts(steps=9, summed=9, different=1, hidden=0.0)}, 0.0, False),
+    ],
+)
+def test_sums_that_the_weights_may_hide_have_no_lower_bound(facts: Any, dampening: float, is_revealed: bool) -> None:
+    """A sign or a clamp of the noisy gradient hides a part; a dampening of 1 hides all gradients after the first."""
+    run = run_of(facts, inner="torch.optim.sgd.SGD", columns={"learning_rate": 0.1})
+    run.options.first["dampening"] = OptionChange(START, (dampening,))
+    found = schedule_findings(ScheduleBounds(run), DELTA, 1, "zero-out", ())
+    assert [finding.bound for finding in found] == ["upper", *(["lower"] if is_revealed else [])]
+
+
 @pytest.mark.parametrize("largest", [0.0, math.nan])
 def test_a_custom_loop_without_reported_contributions_has_no_lower_end(largest: float) -> None:
     assert not bound_of(run_of(source="own-loop", clipping="own", largest=largest)).tight
@@ -173,7 +213,7 @@ def test_opacus_attains_the_length_that_the_lower_end_counts(kind: torch.dtype, 
     optimizer.clip_and_accumulate()
     length = float(weight.summed_grad.double().norm()) / clip
     run = run_of({Contributions: ContributionFacts(norm_type=name, sum_type="")})
-    assert run.attained_length * (1.0 - 1e-6) <= length <= 1.0 + run.half_excess + 1e-6
+    assert run.attained_lengths[0] * (1.0 - 1e-6) <= length <= 1.0 + run.half_excess + 1e-6
 
 
 class Wide(Training):
