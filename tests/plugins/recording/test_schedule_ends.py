@@ -132,7 +132,7 @@ def test_a_custom_loop_attains_no_more_than_it_reports(short: float) -> None:
         ({NoisyGradients: NoisyGradientFacts(compared=9, changed=0, scaled=0, explained=0)}, 0.0, True),
         ({NoisyGradients: NoisyGradientFacts(compared=9, changed=2, scaled=0, explained=0)}, 0.0, False),
         ({NoisyGradients: NoisyGradientFacts(compared=9, changed=0, scaled=9, explained=9)}, 0.0, False),
-        ({GradientMap: MapFacts(explained=9, by_all=9, replayed=3, moved=0)}, 0.0, False),
+        ({GradientMap: MapFacts(explained=9, by_all=9, replayed=3, moved=0, public=0, inputs="")}, 0.0, False),
         ({ReportedGradients: GradientFacts(steps=9, summed=9, different=1, hidden=0.0)}, 0.0, False),
     ],
 )
