@@ -51,6 +51,7 @@ class Step:
         declared_delta: ``delta``, likewise.
         is_symmetric: Whether both directions of an unsampled pair have the same loss.
         is_largest_loss_attained: Whether ``largest_loss`` is also a lower bound, if ``below`` is known.
+        known: The releases with a known pair alone, if guarantees share their sample.
     """
 
     times: int
@@ -69,6 +70,12 @@ class Step:
     is_choice: bool = False
     is_symmetric: bool = True
     is_largest_loss_attained: bool = True
+    known: "Step | None" = None
+
+    @property
+    def attained(self) -> "Step | None":
+        """The part of the step whose pair some queries and datasets attain; None if only guarantees are declared."""
+        return self if self.below is not None else self.known
 
 
 def steps_of(releases: Sequence[Release], group_size: int) -> list[Step]:
@@ -220,19 +227,19 @@ def _on_one_sample(releases: Sequence[Release], k: int) -> Step:
 def _one_query(releases: Sequence[Release], k: int) -> Step:
     """Runs with Gaussian noise on one sample: one query, whose squared distance mu^2 is the sum of theirs."""
 
-    def joined(members: Sequence[Release], side: float) -> tuple[Step, Fraction]:
+    def joined(members: Sequence[Release], side: float) -> Step:
         total = _total((member.times, _squared_distance(member)) for member in members)
         sigma = (1.0 + side * 4.0 * EPS) / math.sqrt(total)
         query = replace(releases[0], kind="gaussian", sigma=sigma, sensitivity=1.0, times=1, sample="")
-        return step_of(query, k), total
+        return replace(step_of(query, k), declared_rho=None if query.batch_size else total * k * k / 2)
 
-    step, total = joined(releases, -1.0)
-    step = replace(step, declared_rho=None if releases[0].batch_size else total * k * k / 2)
     noisy = [release for release in releases if not release.is_guarantee]
-    if not noisy:
-        return replace(step, below=None, rdp_below=None)
-    attained, _ = joined(noisy, 1.0)
-    return replace(step, below=attained.below, rdp_below=attained.rdp_below)
+    attained = joined(noisy, 1.0) if noisy else None
+    step = joined(releases, -1.0)
+    if len(noisy) == len(releases):
+        assert attained is not None
+        return replace(step, below=attained.below, rdp_below=attained.rdp_below)
+    return replace(step, below=None, rdp_below=None, known=attained)
 
 
 def _amplified(releases: Sequence[Release]) -> Step:
@@ -380,7 +387,8 @@ class Composition:
         if choices > 0.0:  # rho of a choice is at most epsilon^2 / 8
             without_choices = [(above, s.times) for s, above in pairs if above is not None and not s.is_choice]
             self._uppers.append(self._loss(without_choices, guaranteed + choices))
-        attained = [(step.below, step.times) for step in self.steps if step.below is not None]
+        self._attained = [step.attained for step in self.steps if step.attained is not None]
+        attained = [(step.below, step.times) for step in self._attained if step.below is not None]
         self._lower = PrivacyLoss(_multiplied(attained), self._direction) if attained else None
         self._delta = _probability_of_any((step.times, step.delta, step.declared_delta) for step in self.steps)
         terms = [(step.times, step.declared_rho) for step in self.steps]
@@ -434,7 +442,7 @@ class Composition:
 
     def pure(self) -> Interval:
         """Epsilon at delta 0."""
-        with_pair = [step for step in self.steps if step.below is not None]
+        with_pair = self._attained
         lower, _ = _added((step.times, step.largest_loss, step.declared_loss) for step in with_pair)
         method = "sum of the losses"
         if lower == math.inf or not all(step.is_largest_loss_attained for step in with_pair):
@@ -480,7 +488,7 @@ class Composition:
         return Interval(min(lower, upper), upper, method, method if lower else NO_PAIR)
 
     def _rho(self, *, exact: bool) -> Interval:
-        steps = [step for step in self.steps if step.below is not None or not exact]
+        steps = self._attained if exact else self.steps
         steady = _added((step.times, step.rho, step.declared_rho) for step in steps if step.is_steady)
         unsteady = [step for step in steps if not step.is_steady]
         lower = upper = 0.0
@@ -503,7 +511,7 @@ class Composition:
         return Interval((steady[0] + lower) * (1.0 - _SUM), (steady[1] + upper) * (1.0 + _SUM))
 
     def _divergences(self, orders: Floats, *, exact: bool = False) -> Floats:
-        return _summed([step for step in self.steps if step.below is not None or not exact], orders, exact=exact)
+        return _summed(self._attained if exact else self.steps, orders, exact=exact)
 
 
 def _added(terms: Iterable[tuple[int, float, Fraction | None]]) -> tuple[float, float]:

@@ -75,6 +75,15 @@ def test_a_gdp_guarantee_on_a_sample_has_no_lower_end() -> None:
     assert mixed.upper > found.upper
 
 
+def test_a_lower_rho_counts_the_noise_alone() -> None:
+    """A constant output meets every GDP guarantee: the joint output is then the noisy one, of rho 1 / (2 sigma^2)."""
+    noisy = Release(kind="gaussian", sigma=10.0, rate=0.1, sample="s")
+    rho = Composition([noisy, Release(kind="gdp", mu=3.0, rate=0.1, sample="s")]).rho()
+    assert rho.lower == pytest.approx(0.005, rel=1e-9)
+    assert rho.lower <= 0.005 * (1.0 + 1e-15)
+    assert rho.upper == pytest.approx(4.505)
+
+
 @pytest.mark.parametrize("rate", [1e-6, 0.01, 0.3, 0.9])
 @pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 1e-7), (0.1, 0.0), (5.0, 1e-3), (1e-3, 1e-9)])
 def test_a_guarantee_on_a_sample_is_amplified(rate: float, epsilon: float, delta: float) -> None:
