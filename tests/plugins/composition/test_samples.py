@@ -162,6 +162,28 @@ def test_known_mechanisms_on_a_sample_are_below_the_bound_of_their_guarantee(kin
     assert Composition([release]).rho().upper <= Composition([replace(release, rate=1.0)]).rho().upper * (1.0 + 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("release", "loss"),
+    [
+        (Release(kind="approx-dp", epsilon=1.0, rate=1e-17), 1.0),
+        (Release(kind="approx-dp", epsilon=1e-3, rate=1e-14), 1e-3),
+        (Release(kind="approx-dp", epsilon=1e-15, rate=1e-3), 1e-15),
+        (Release(kind="laplace", scale=1.0, rate=1e-17, sample="s"), 1.0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("times", [1, 10**9])
+def test_a_loss_below_the_rounding_of_its_probabilities_counts(release: Release, loss: float, times: int) -> None:
+    """Randomized response of the same loss has q tanh(loss / 2) in one run, and about sqrt(2 times / pi) that in all.
+
+    Laplace noise has 1 - e^(-loss / 2), which is more. Its runs on one sample have the advantage of at least one run.
+    """
+    one = float(release.rate) * math.tanh(0.5 * loss)
+    exact = one if times == 1 or release.sample else one * math.sqrt(2.0 * times / math.pi)
+    advantage = Composition([replace(release, times=times)]).advantage().upper
+    assert exact * (1.0 - 1e-3) <= advantage <= 2e-14 * times
+
+
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_a_guarantee_on_a_sample_of_fixed_size_with_a_replaced_record(size: int) -> None:
     epsilon, records = 1.5, 8
