@@ -161,9 +161,7 @@ def _guarantee_refusals(release: Release, relations: Sequence[str], location: dp
         yield kit.unsupported(message, (*location, key), f"set threat_model.adjacency: {covered}")
     for name in OF_DATASETS:
         if getattr(release.scope, name) != getattr(Covered(), name):
-            message = (
-                "a sample of the covered datasets need not be one of them: the guarantee must hold for all samples"
-            )
+            message = "a sample of a covered dataset may be outside the scope: the guarantee must cover all samples"
             yield kit.unsupported(message, (*location, "scope", name), f"leave {name} out, or {key}")
 
 

@@ -150,17 +150,17 @@ def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
         (
             "{kind: approx-dp, epsilon: 2, rate: 0.5, scope: {min_records: 5}}",
             "",
-            "a sample of the covered datasets need not be one of them",
+            "a sample of a covered dataset may be outside the scope",
         ),
         (
             "{kind: gdp, mu: 1, rate: 0.5, sample: s, scope: {data: this}}",
             "",
-            "a sample of the covered datasets need not be one of them",
+            "a sample of a covered dataset may be outside the scope",
         ),
         (
             "{kind: approx-dp, epsilon: 2, batch_size: 3, records: 9, scope: {neighbours: same-missing-values}}",
             "threat_model: {adjacency: replace-one}",
-            "a sample of the covered datasets need not be one of them",
+            "a sample of a covered dataset may be outside the scope",
         ),
     ],
 )
