@@ -32,7 +32,7 @@ class Discrete(Pair):
         self._outcomes: dict[Direction, tuple[Floats, Floats, Floats]] = {}
         self._infinite: dict[Direction, float] = {}
         self.key = ("discrete", rounding, self.present.tobytes(), self.absent.tobytes())
-        if np.array_equal(self.present, self.absent):
+        if rounding == 0.0 and np.array_equal(self.present, self.absent):
             self.effect = 0.0
 
     def __repr__(self) -> str:
@@ -42,7 +42,8 @@ class Discrete(Pair):
         """The largest finite loss, at least 0."""
         losses, _, _ = self.outcomes(direction)
         largest = float(np.max(losses, initial=0.0))
-        return largest * (1.0 + 1e-13) + 16.0 * EPS + 2.0 * self.rounding if largest > 0.0 else 0.0
+        is_zero = largest == 0.0 and self.rounding == 0.0  # rounded probabilities may hide a loss
+        return 0.0 if is_zero else largest * (1.0 + 1e-13) + 16.0 * EPS + 2.0 * self.rounding
 
     def infinite_mass(self, direction: Direction) -> float:
         """The first distribution's probability of outcomes of probability 0 under the second."""

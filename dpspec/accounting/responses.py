@@ -56,6 +56,9 @@ _FARTHEST = 2e4
 #: Relative error of a divergence in closed form, as the conversions charge it.
 _SLACK = 4e-12
 
+#: With a larger relative rounding of the divergence, only its bounds in closed form count.
+_LOST = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class ResponseMixture:
@@ -229,7 +232,8 @@ def bounded_range_rdp(orders: npt.ArrayLike, epsilon: float) -> Floats:
     plain = t + (_log_one_minus_exp(-a * eps) - math.log(-math.expm1(-eps)) - np.log(a)) / b
     value = np.where((b >= 1.0) & (a * eps > 50.0), plain, value)
     off = (64.0 * EPS / eps) ** 2  # t is at the maximum up to 8 EPS
-    return np.asarray(np.minimum(np.minimum(value * (1.0 + off), 0.125 * a * eps * eps), eps), dtype=np.float64)
+    value = value * (1.0 + off) if off < _LOST else np.full(a.shape, math.inf)
+    return np.asarray(np.minimum(np.minimum(value, 0.125 * a * eps * eps), eps), dtype=np.float64)
 
 
 def _log_one_minus_exp(x: npt.ArrayLike) -> Floats:

@@ -19,7 +19,7 @@ from dpspec.errors import ExitCode, LedgerError, UsageError
 if TYPE_CHECKING:
     from dpspec.contract import Json, Scope
     from dpspec.contract.catalog import Catalog
-    from dpspec.contract.results import Result
+    from dpspec.contract.results import AuditResult, Result
     from dpspec.engine.ledger import Entry, Evidence, Fitting
 
 LedgerFile: TypeAlias = Annotated[Path, typer.Option("--ledger", metavar="FILE", help="The ledger, a spec in YAML.")]
@@ -297,7 +297,7 @@ def _table(document: Mapping[str, Json], result: Result) -> Iterator[str]:
 
     (audit,) = result.audits
     releases = document["mechanism"]["releases"]
-    alone_at = next((series.columns["epsilon"] for series in audit.series if series.name == "epsilon-by-release"), None)
+    alone_at = _by_release(audit, "epsilon")
     in_rho = any(verdict.claim == BUDGET and verdict.quantity == "rho" for verdict in audit.verdicts)
     shares = None if in_rho else alone_at
     yield _wrapped(
@@ -324,17 +324,18 @@ def _allowed(fit: Fitting) -> str:
     return f"{fit.kind} with {fit.key} {'at most' if fit.at_most else 'at least'} {value}"
 
 
+def _by_release(audit: AuditResult, name: str) -> Sequence[Json] | None:
+    """A column of the composition's table of its releases, which has no table if they are few or many."""
+    return next((series.columns[name] for series in audit.series if series.name == "epsilon-by-release"), None)
+
+
 def _spent_delta(document: Mapping[str, Json], result: Result) -> Iterator[str]:
     """Why no epsilon is finite: guarantees use up the delta of the budget."""
     (audit,) = result.audits
     budget = next((claim for claim in document["claims"] if "delta" in claim), None)
     if budget is None or any(verdict.upper is not None for verdict in audit.verdicts):
         return
-    spent = math.fsum(
-        release.get("times", 1) * release.get("rate", 1.0) * release["delta"]
-        for release in document["mechanism"]["releases"]
-        if "delta" in release
-    )
+    spent = math.fsum(_by_release(audit, "delta") or ())
     if spent >= budget["delta"] * (1.0 - _USED_UP):
         yield (
             f"The deltas of the entries add up to {decimals.nearest(spent)} of {decimals.exact(budget['delta'])}: "
@@ -344,9 +345,9 @@ def _spent_delta(document: Mapping[str, Json], result: Result) -> Iterator[str]:
 
 def _excess(document: Mapping[str, Json], entries: Sequence[Entry], result: Result, catalog: Catalog) -> list[str]:
     """The verdict, and with which numbers each of the entries would fit alone."""
-    from dpspec.engine.ledger import fitting, judge, with_entries
+    from dpspec.engine.ledger import fitting, judge
 
-    lines = [_total(result), *_spent_delta(with_entries(document, entries, dt.datetime.now(dt.UTC).date()), result)]
+    lines = [_total(result), *_spent_delta(document, result)]
     if document["mechanism"]["releases"] and judge(document, catalog).exit_code is not ExitCode.OK:
         return [*lines, "Left: nothing; the entered releases exceed the budget."]
     for entry in entries:

@@ -109,7 +109,7 @@ def _assumed(releases: Sequence[Release]) -> Iterator[dps.Assumption]:
 
 
 def _shares(spec: dps.Spec, releases: Sequence[Release], size: int, delta: float) -> dps.Series:
-    """Epsilon of each release alone and of all others: the cost of one depends on the order of addition."""
+    """Epsilon of each release alone and of all others, and its delta: the cost of one depends on the order."""
 
     def epsilon(part: Sequence[Release]) -> float:
         return Composition(part, size).epsilons([delta])[0].upper
@@ -123,6 +123,7 @@ def _shares(spec: dps.Spec, releases: Sequence[Release], size: int, delta: float
         "release": tuple(names),
         "epsilon": tuple(epsilon([release]) for release in releases),
         "epsilon_of_the_others": tuple(epsilon([*releases[:i], *releases[i + 1 :]]) for i in range(len(releases))),
+        "delta": tuple(Composition([release], size).delta for release in releases),
     }
     subject = "record" if size == 1 else f"group of {size} records"
     return dps.Series(
@@ -133,7 +134,7 @@ def _shares(spec: dps.Spec, releases: Sequence[Release], size: int, delta: float
         rigor="certified",
         source=SOURCE,
         plot=dps.FrozenMap({"kind": "constants", "x": "release", "y": ("epsilon",)}),
-        bounds=dps.FrozenMap({"epsilon": "upper", "epsilon_of_the_others": "upper"}),
+        bounds=dps.FrozenMap(dict.fromkeys(("epsilon", "epsilon_of_the_others", "delta"), "upper")),
     )
 
 

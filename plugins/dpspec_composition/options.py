@@ -27,6 +27,9 @@ GUARANTEES = frozenset({"exponential", "approx-dp", "zcdp", "gdp"})
 #: Kinds whose runs on one sample are one query with Gaussian noise.
 ONE_QUERY = frozenset({"gaussian", "gdp"})
 
+#: The parts of a scope that samples do not inherit from their datasets.
+OF_DATASETS = ("data", "min_records", "neighbours")
+
 #: The keys that all releases of one sample share.
 SAMPLE_KEYS = ("rate", "batch_size", "records")
 
@@ -156,6 +159,10 @@ def _guarantee_refusals(release: Release, relations: Sequence[str], location: dp
         message = "a guarantee on a sample of fixed size is covered for replaced records"
     if [*relations] != [covered]:
         yield kit.unsupported(message, (*location, key), f"set threat_model.adjacency: {covered}")
+    for name in OF_DATASETS:
+        if getattr(release.scope, name) != getattr(Covered(), name):
+            message = "a sample of a covered dataset may be outside the scope: the guarantee must cover all samples"
+            yield kit.unsupported(message, (*location, "scope", name), f"leave {name} out, or {key}")
 
 
 def _shared_refusals(release: Release, first: Release, location: dps.Path) -> Iterator[dps.Diagnostic]:

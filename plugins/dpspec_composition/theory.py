@@ -51,6 +51,7 @@ class Step:
         declared_delta: ``delta``, likewise.
         is_symmetric: Whether both directions of an unsampled pair have the same loss.
         is_largest_loss_attained: Whether ``largest_loss`` is also a lower bound, if ``below`` is known.
+        noise_alone: The releases with a known pair alone, if guarantees share their sample.
     """
 
     times: int
@@ -69,6 +70,12 @@ class Step:
     is_choice: bool = False
     is_symmetric: bool = True
     is_largest_loss_attained: bool = True
+    noise_alone: "Step | None" = None
+
+    @property
+    def attained(self) -> "Step | None":
+        """The part of the step whose pair some queries and datasets attain; None if only guarantees are declared."""
+        return self if self.below is not None else self.noise_alone
 
 
 def steps_of(releases: Sequence[Release], group_size: int) -> list[Step]:
@@ -220,19 +227,19 @@ def _on_one_sample(releases: Sequence[Release], k: int) -> Step:
 def _one_query(releases: Sequence[Release], k: int) -> Step:
     """Runs with Gaussian noise on one sample: one query, whose squared distance mu^2 is the sum of theirs."""
 
-    def joined(members: Sequence[Release], side: float) -> tuple[Step, Fraction]:
+    def joined(members: Sequence[Release], side: float) -> Step:
         total = _total((member.times, _squared_distance(member)) for member in members)
         sigma = (1.0 + side * 4.0 * EPS) / math.sqrt(total)
         query = replace(releases[0], kind="gaussian", sigma=sigma, sensitivity=1.0, times=1, sample="")
-        return step_of(query, k), total
+        return replace(step_of(query, k), declared_rho=None if query.batch_size else total * k * k / 2)
 
-    step, total = joined(releases, -1.0)
-    step = replace(step, declared_rho=None if releases[0].batch_size else total * k * k / 2)
     noisy = [release for release in releases if not release.is_guarantee]
-    if not noisy:
-        return replace(step, below=None, rdp_below=None)
-    attained, _ = joined(noisy, 1.0)
-    return replace(step, below=attained.below, rdp_below=attained.rdp_below)
+    attained = joined(noisy, 1.0) if noisy else None
+    step = joined(releases, -1.0)
+    if len(noisy) == len(releases):
+        assert attained is not None
+        return replace(step, below=attained.below, rdp_below=attained.rdp_below)
+    return replace(step, below=None, rdp_below=None, noise_alone=attained)
 
 
 def _amplified(releases: Sequence[Release]) -> Step:
@@ -366,7 +373,11 @@ def _group_delta(epsilon: float, delta: float, k: int) -> float:
 
 
 class Composition:
-    """The composition of releases for groups of one size, possibly adaptive."""
+    """The composition of releases for groups of one size, possibly adaptive.
+
+    Attributes:
+        delta: At this delta and above, epsilon of the guarantees, which samples amplify, is finite.
+    """
 
     def __init__(self, releases: Sequence[Release], group_size: int = 1) -> None:
         self.steps = steps_of(releases, group_size)
@@ -380,9 +391,10 @@ class Composition:
         if choices > 0.0:  # rho of a choice is at most epsilon^2 / 8
             without_choices = [(above, s.times) for s, above in pairs if above is not None and not s.is_choice]
             self._uppers.append(self._loss(without_choices, guaranteed + choices))
-        attained = [(step.below, step.times) for step in self.steps if step.below is not None]
+        self._attained = [step.attained for step in self.steps if step.attained is not None]
+        attained = [(step.below, step.times) for step in self._attained if step.below is not None]
         self._lower = PrivacyLoss(_multiplied(attained), self._direction) if attained else None
-        self._delta = _probability_of_any((step.times, step.delta, step.declared_delta) for step in self.steps)
+        self.delta = _probability_of_any((step.times, step.delta, step.declared_delta) for step in self.steps)
         terms = [(step.times, step.declared_rho) for step in self.steps]
         self._declared_rho = _total(terms) if all(rho is not None for _, rho in terms) else None
 
@@ -412,7 +424,7 @@ class Composition:
         return ends
 
     def _by_divergences(self, delta: float) -> Interval:
-        target = (delta - self._delta) * (1.0 - 4.0 * EPS) - 4.0 * EPS * self._delta
+        target = (delta - self.delta) * (1.0 - 4.0 * EPS) - 4.0 * EPS * self.delta
         if target <= 0.0:
             return Interval(0.0, math.inf).by("Renyi divergences")
         least, most = _SAMPLED_ORDERS if self._sampled else _ORDERS
@@ -420,21 +432,21 @@ class Composition:
 
     def _by_addition(self, delta: float) -> Interval:
         _, total = _added((step.times, step.largest_loss, step.declared_loss) for step in self.steps)
-        is_spent = self._delta <= delta or self.exceeds_by_rounding(delta)
+        is_spent = self.delta <= delta or self.exceeds_by_rounding(delta)
         return Interval(0.0, total if is_spent else math.inf).by("sum of the losses")
 
     def exceeds_by_rounding(self, delta: float) -> bool:
         """Whether the declared deltas exceed ``delta``, by no more than their rounding."""
-        return self._delta > delta and decimals.is_equal(self._delta, delta)
+        return self.delta > delta and decimals.is_equal(self.delta, delta)
 
     @property
     def is_pure(self) -> bool:
         """Whether every loss is bounded."""
-        return self._delta == 0.0 and all(step.largest_loss < math.inf for step in self.steps)
+        return self.delta == 0.0 and all(step.largest_loss < math.inf for step in self.steps)
 
     def pure(self) -> Interval:
         """Epsilon at delta 0."""
-        with_pair = [step for step in self.steps if step.below is not None]
+        with_pair = self._attained
         lower, _ = _added((step.times, step.largest_loss, step.declared_loss) for step in with_pair)
         method = "sum of the losses"
         if lower == math.inf or not all(step.is_largest_loss_attained for step in with_pair):
@@ -461,18 +473,18 @@ class Composition:
     def rdp(self, order: float) -> Interval:
         """The Renyi divergence at an order above 1."""
         orders = np.array([order])
-        upper = float(self._divergences(orders)[0]) if self._delta == 0.0 else math.inf
+        upper = float(self._divergences(orders)[0]) if self.delta == 0.0 else math.inf
         lower = float(self._divergences(orders, exact=True)[0])
         method = "sum of divergences"
         lower, upper = lower * (1.0 - _DIVERGENCE), upper * (1.0 + _DIVERGENCE)
-        if self._delta == 0.0 and self._declared_rho is not None:
+        if self.delta == 0.0 and self._declared_rho is not None:
             upper = min(upper, _between(_declared(order) * self._declared_rho)[1])
         return Interval(min(lower, upper), upper, method, method if lower else NO_PAIR)
 
     def rho(self) -> Interval:
         """The smallest rho of zCDP."""
         upper, method = math.inf, "largest divergence per order"
-        if self._delta == 0.0:
+        if self.delta == 0.0:
             upper = self._rho(exact=False).upper
             if self._declared_rho is not None:
                 upper = min(upper, _between(self._declared_rho)[1])
@@ -480,7 +492,7 @@ class Composition:
         return Interval(min(lower, upper), upper, method, method if lower else NO_PAIR)
 
     def _rho(self, *, exact: bool) -> Interval:
-        steps = [step for step in self.steps if step.below is not None or not exact]
+        steps = self._attained if exact else self.steps
         steady = _added((step.times, step.rho, step.declared_rho) for step in steps if step.is_steady)
         unsteady = [step for step in steps if not step.is_steady]
         lower = upper = 0.0
@@ -503,7 +515,7 @@ class Composition:
         return Interval((steady[0] + lower) * (1.0 - _SUM), (steady[1] + upper) * (1.0 + _SUM))
 
     def _divergences(self, orders: Floats, *, exact: bool = False) -> Floats:
-        return _summed([step for step in self.steps if step.below is not None or not exact], orders, exact=exact)
+        return _summed(self._attained if exact else self.steps, orders, exact=exact)
 
 
 def _added(terms: Iterable[tuple[int, float, Fraction | None]]) -> tuple[float, float]:

@@ -157,6 +157,17 @@ def test_a_tiny_release_on_a_full_ledger_gets_an_answer(dpspec, source):
     assert dpspec("ledger", "check", "--with", "tiny.yaml").code == 1
 
 
+def test_the_spent_delta_is_the_one_of_the_sampled_guarantee(dpspec, source):
+    """50 of 500 records: a tenth of the delta on the sample."""
+    sampled = "{kind: approx-dp, epsilon: 1, delta: 1e-5, batch_size: 50, records: 500}"
+    assert (
+        dpspec("ledger", "add", source("sampled", sampled, "replace-one"), "--epsilon", 3, "--delta", "1e-6").code == 0
+    )
+    ended = dpspec("ledger", "add", source("noise", "{kind: gaussian, sigma: 50}", "replace-one"))
+    assert ended.code == 1
+    assert "The deltas of the entries add up to 1e-6 of 1e-6: nothing is left for" in ended.err
+
+
 def test_a_budget_in_rho(dpspec, source, tmp_path):
     part = source("part", f"{{kind: zcdp, rho: {0.1 / 7!r}}}")
     ended = dpspec("ledger", "add", part, "--rho", 0.1)

@@ -147,6 +147,21 @@ def test_a_guarantee_refutes_nothing(tmp_path: Path) -> None:
         ("{kind: gaussian, scale: 1}", "", "sigma"),
         ("{kind: zcdp, rho: 0.1, epsilon: 1}", "", "epsilon"),
         ("{kind: gaussian, sigma: 1}", "audit: {method: many-run}", "bounds only"),
+        (
+            "{kind: approx-dp, epsilon: 2, rate: 0.5, scope: {min_records: 5}}",
+            "",
+            "a sample of a covered dataset may be outside the scope",
+        ),
+        (
+            "{kind: gdp, mu: 1, rate: 0.5, sample: s, scope: {data: this}}",
+            "",
+            "a sample of a covered dataset may be outside the scope",
+        ),
+        (
+            "{kind: approx-dp, epsilon: 2, batch_size: 3, records: 9, scope: {neighbours: same-missing-values}}",
+            "threat_model: {adjacency: replace-one}",
+            "a sample of a covered dataset may be outside the scope",
+        ),
     ],
 )
 def test_uncovered_releases_are_located_errors(release: str, more: str, message: str, tmp_path: Path) -> None:

@@ -75,6 +75,15 @@ def test_a_gdp_guarantee_on_a_sample_has_no_lower_end() -> None:
     assert mixed.upper > found.upper
 
 
+def test_a_lower_rho_counts_the_noise_alone() -> None:
+    """A constant output meets every GDP guarantee: the joint output is then the noisy one, of rho 1 / (2 sigma^2)."""
+    noisy = Release(kind="gaussian", sigma=10.0, rate=0.1, sample="s")
+    rho = Composition([noisy, Release(kind="gdp", mu=3.0, rate=0.1, sample="s")]).rho()
+    assert rho.lower == pytest.approx(0.005, rel=1e-9)
+    assert rho.lower <= 0.005 * (1.0 + 1e-15)
+    assert rho.upper == pytest.approx(4.505)
+
+
 @pytest.mark.parametrize("rate", [1e-6, 0.01, 0.3, 0.9])
 @pytest.mark.parametrize(("epsilon", "delta"), [(2.0, 1e-7), (0.1, 0.0), (5.0, 1e-3), (1e-3, 1e-9)])
 def test_a_guarantee_on_a_sample_is_amplified(rate: float, epsilon: float, delta: float) -> None:
@@ -151,6 +160,28 @@ def test_known_mechanisms_on_a_sample_are_below_the_bound_of_their_guarantee(kin
     amplified = Composition([release]).epsilons([delta])[0].upper
     assert amplified < 0.6 * Composition([replace(release, rate=1.0)]).epsilons([delta])[0].upper
     assert Composition([release]).rho().upper <= Composition([replace(release, rate=1.0)]).rho().upper * (1.0 + 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("release", "loss"),
+    [
+        (Release(kind="approx-dp", epsilon=1.0, rate=1e-17), 1.0),
+        (Release(kind="approx-dp", epsilon=1e-3, rate=1e-14), 1e-3),
+        (Release(kind="approx-dp", epsilon=1e-15, rate=1e-3), 1e-15),
+        (Release(kind="laplace", scale=1.0, rate=1e-17, sample="s"), 1.0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("times", [1, 10**9])
+def test_a_loss_below_the_rounding_of_its_probabilities_counts(release: Release, loss: float, times: int) -> None:
+    """Randomized response of the same loss has q tanh(loss / 2) in one run, and about sqrt(2 times / pi) that in all.
+
+    Laplace noise has 1 - e^(-loss / 2), which is more. Its runs on one sample have the advantage of at least one run.
+    """
+    one = float(release.rate) * math.tanh(0.5 * loss)
+    exact = one if times == 1 or release.sample else one * math.sqrt(2.0 * times / math.pi)
+    advantage = Composition([replace(release, times=times)]).advantage().upper
+    assert exact * (1.0 - 1e-3) <= advantage <= 2e-14 * times
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

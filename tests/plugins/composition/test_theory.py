@@ -141,6 +141,17 @@ def exponential(rng: np.random.Generator) -> None:
     assert float(accounting.bounded_range_rdp(order, release.epsilon)[0]) == pytest.approx(exact, rel=1e-8)
 
 
+@pytest.mark.parametrize("epsilon", [1e-15, 1e-13, 1e-11, 1e-10])
+def test_divergences_of_tiny_ranges_keep_their_size(epsilon: float) -> None:
+    for order in (1.01, 2.0, 64.0):
+        exact = oracles.bounded_range_divergence(epsilon, order)
+        assert float(accounting.bounded_range_rdp(order, epsilon)[0]) == pytest.approx(exact, rel=1e-8)
+    # a billion choices are as far apart as two Gaussians at distance epsilon / 2 * sqrt(1e9)
+    choices, delta = Composition([Release(kind="exponential", epsilon=epsilon, times=10**9)]), 0.1 * epsilon * 1e4
+    upper = choices.epsilons([delta])[0].upper
+    assert oracles.gaussian_delta(0.5 * epsilon * math.sqrt(1e9), upper) <= delta * (1.0 + CLOSE)
+
+
 def test_permute_and_flip_is_no_exponential_mechanism() -> None:
     """Two candidates whose scores cross: its divergences exceed those of a bounded range, and are those of pure DP."""
     for epsilon in (0.1, 1.0, 2.0):
