@@ -46,7 +46,7 @@ def schedule_findings(
 def _reveals_sums(run: RecordedRun) -> bool:
     """Whether an adversary with access to all iterates can compute the noisy sums.
 
-    A map of the noisy gradient may hide a part of them, and a dampening of 1 hides all later gradients.
+    A map of the noisy gradient may hide a part of the sums, and a dampening of 1 hides all later gradients.
     """
     noisy, reported, maps = run.fact(NoisyGradients), run.fact(ReportedGradients), run.fact(GradientMap)
     dampening = run.options.first.get("dampening")
