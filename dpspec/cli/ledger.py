@@ -77,7 +77,7 @@ def add(
     if begins:
         budget = [name for name, value in (("epsilon", epsilon), ("delta", delta), ("rho", rho)) if value is not None]
         if budget not in [[*numbers] for numbers in ledgers.BUDGETS.values()]:
-            raise UsageError(f"{file} does not exist: give --epsilon and --delta of its budget, or --rho, to begin it")
+            raise UsageError(f"{file} does not exist: give --epsilon and --delta of its budget, or --rho alone")
         if not ((epsilon is None or epsilon > 0.0) and (delta is None or 0.0 < delta < 1.0)):
             raise UsageError("--epsilon must be above 0, and --delta above 0 and below 1")
         if rho is not None and not 0.0 < rho < math.inf:

@@ -32,16 +32,8 @@ _PLACES = {
             *("data-independent-hyperparameters", "sampling", "unused-batches", PER_RECORD_CLIPPING, "public-rows"),
             *("precision", "noise-law", "exact-arithmetic", "secret-randomness", HONEST_SCRIPT, "loop-reports"),
             *("joined-ranks", "noise", "joined-parts", "server-weights", "update-rule", "gradient-map", "public-data"),
-            *(
-                "model-state",
-                "released-model",
-                "model-choice",
-                "one-record",
-                "unmixed-batches",
-                NOT_REPLAYED,
-                "repeated-records",
-            ),
-            *("loss-reduction", "gradient-parameters"),
+            *("model-state", "released-model", "model-choice", "one-record", "unmixed-batches", NOT_REPLAYED),
+            *("repeated-records", "loss-reduction", "gradient-parameters"),
             *("ended-by-error", "order"),
         )
     )

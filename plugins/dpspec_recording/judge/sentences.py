@@ -217,7 +217,9 @@ def _not_replayed(run: RecordedRun) -> str:
         return ""
     if replays is None or not replayed:
         return "; no step was replayed to test this"
-    return f"; only {replayed:.0f} of {tried:.0f} chosen steps was replayed to test this ({replays.failure})"
+    reason = f" ({replays.failure})" if replays.failure else ""
+    verb = "was" if round(replayed) == 1 else "were"
+    return f"; only {replayed:.0f} of {tried:.0f} chosen steps {verb} replayed to test this{reason}"
 
 
 def _varying(run: RecordedRun) -> str:
