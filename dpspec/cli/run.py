@@ -6,6 +6,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,7 +102,6 @@ def run(
 ) -> int:
     """Audit specs: bounds from theory, training, attacks, and a verdict for every claim."""
     from dpspec.cli.progress import Progress
-    from dpspec.contract.results import Regression
     from dpspec.engine.remedies import Search
     from dpspec.engine.running import runner
     from dpspec.engine.running.train import DEVICE, RunOptions
@@ -110,6 +110,7 @@ def run(
     from dpspec.reporters.read_results import read_result
     from dpspec.reporters.summary import tally
     from dpspec.results.diff import regressions
+    from dpspec.results.regressions import named_regressions
 
     deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
     try:
@@ -179,8 +180,7 @@ def run(
     worse: tuple[Change, ...] = ()
     if earlier is not None and result.complete and not result.unjudged:
         worse = regressions(earlier, result, allow_changed_claims=allow_changed_claims)
-        named = [Regression(audit=change.audit, claim=change.claim, name=change.what) for change in worse]
-        result = dataclasses.replace(result, regressions=tuple(dict.fromkeys(named)))
+        result = dataclasses.replace(result, regressions=named_regressions(earlier, result, worse))
     if any(report.to_stdout for report in report_files):
         note(tally(result))
     else:
@@ -213,8 +213,10 @@ def _judgeable(loaded: Loaded, catalog: Catalog) -> tuple[Sequence[Spec], tuple[
     from dpspec.engine.preparing.prepare import check as check_spec
     from dpspec.engine.running.failures import file_or_name
 
-    broken = {str(path): _unjudged(str(path), error) for path, error in loaded.broken}
-    if len(loaded.specs) + len(loaded.broken) < 2:
+    broken: dict[str, list[Unjudged]] = {}
+    for path, error in loaded.broken:
+        broken.setdefault(str(path), []).append(_unjudged(str(path), error))
+    if len(loaded.specs) + len(broken) < 2:
         return loaded.specs, ()
     files = [file_or_name(spec) for spec in loaded.specs]
     errors: dict[Diagnostic, None] = {}
@@ -222,14 +224,14 @@ def _judgeable(loaded: Loaded, catalog: Catalog) -> tuple[Sequence[Spec], tuple[
         of_spec = [diagnostic for diagnostic in check_spec(spec, catalog) if diagnostic.severity == "error"]
         errors |= dict.fromkeys(of_spec)
         if of_spec:
-            broken.setdefault(file, _unjudged(file, of_spec[0]))
+            broken.setdefault(file, [_unjudged(file, error) for error in dict.fromkeys(of_spec)])
     if errors:
         show_diagnostics(list(errors), loaded.sources)
     # A file with an error has no audit at all: claims over a matrix need each of its cells.
     valid = [spec for spec, file in zip(loaded.specs, files, strict=True) if file not in broken]
     if not valid:
         raise ShownError(ExitCode.INVALID_SPEC, (*loaded.diagnostics, *errors))
-    return valid, tuple(broken.values())
+    return valid, tuple(chain.from_iterable(broken.values()))
 
 
 def _show_changes(earlier: Result, result: Result, worse: Sequence[Change], *, reasons: bool) -> None:

@@ -314,12 +314,12 @@ _OF_CLAIM = (
 
 @dataclass(frozen=True, kw_only=True)
 class Unjudged:
-    """A spec of an invocation that has errors: it has no audit, and the invocation fails.
+    """An error of a spec, which has no audit for it: the invocation fails.
 
     Attributes:
         file: The file of the spec.
-        line: The line of the first error; 1 without one.
-        message: The first error.
+        line: The line of the error; 1 without one.
+        message: The error.
         plugin: Whether only missing plugins prevent its audit.
     """
 
@@ -331,17 +331,22 @@ class Unjudged:
 
 @dataclass(frozen=True, kw_only=True)
 class Regression:
-    """A change for the worse from an earlier result. Both results have the values, which may be of private data.
+    """What got worse since an earlier result: a claim, or an audit outside of its claims.
 
     Attributes:
         audit: The name of the audit.
-        claim: The claim; empty for the whole audit.
-        name: The value that got worse, such as ``verdict``, ``upper``, ``conformance`` or a key of the spec.
+        claim: The claim; empty for the audit.
+        name: The first value that got worse, such as ``verdict``, ``upper``, ``conformance`` or a key of the spec.
+        changes: Values before and after, such as ``epsilon 2.12516 -> 2.28271``; only those that readers of both
+            results may see.
+        because: Changes of the audit's declaration, such as ``mechanism.noise_multiplier 1.2 -> 1.15``.
     """
 
     audit: str
     claim: str
     name: str
+    changes: tuple[str, ...] = ()
+    because: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,8 +355,7 @@ class Result:
 
     ``confidence`` is family-wise over the audits; ``environment`` contains versions and the machine; ``unjudged`` the
     specs of the invocation that have errors. ``requires_claim`` is true for ``dpspec check``, which passes only with a
-    claim; specs without claims report their bounds and pass. ``regressions`` are the changes that fail ``--baseline``;
-    None without it.
+    claim; specs without claims report their bounds and pass. ``regressions`` fail ``--baseline``; None without it.
     """
 
     audits: tuple[AuditResult, ...]

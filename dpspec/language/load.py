@@ -100,7 +100,7 @@ MAX_DIAGNOSTICS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """``others`` are YAML files that are not specs; ``broken`` has the files with errors, and the first one of each."""
+    """``others`` are YAML files that are not specs; ``broken`` has all errors with their files."""
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -143,7 +143,7 @@ def load_specs(
     broken: list[tuple[Path, Diagnostic]] = []
     for path, family in families:
         built, wrong, texts = _load(path, family, catalog, parsed_overrides)
-        broken += [(path, error) for error in wrong if error.severity == "error"][:1]
+        broken += [(path, error) for error in wrong if error.severity == "error"]
         specs += built
         diagnostics += wrong
         sources |= texts

@@ -15,6 +15,7 @@ from dpspec.contract.frozen import digest
 from dpspec.contract.results import AuditResult, Regression, Result, accepted_cautions, open_cautions
 from dpspec.reporters import words
 from dpspec.reporters.summary import answer
+from dpspec.results.regressions import in_words
 from dpspec.results.status import problems
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import json_text, plain
@@ -92,7 +93,7 @@ def render_github(result: Result, *, internal: bool = False) -> str:
         position = _regressed_position(result, regression)
         location = _annotated(position) if position else {}
         title = f"{regression.audit}: regression"
-        lines.append(workflow_command("error", _regression(regression), title=title, **location))
+        lines.append(workflow_command("error", in_words(regression), title=title, **location))
     for spec in result.unjudged:
         location = {"file": spec.file, "line": str(spec.line)}
         lines.append(workflow_command("error", spec.message, title=f"{spec.file}: not judged", **location))
@@ -105,12 +106,6 @@ def render_github(result: Result, *, internal: bool = False) -> str:
 def _annotated(position: Mapping[str, Json]) -> dict[str, str]:
     """The place in a file as properties of a workflow command."""
     return {"file": str(position["file"]), "line": str(position["line"]), "col": str(position["column"])}
-
-
-def _regression(regression: Regression) -> str:
-    subject = f"{regression.audit} / {regression.claim}" if regression.claim else regression.audit
-    end = " end" if regression.name in ("upper", "lower") else ""
-    return f"{subject}: {regression.name}{end} is worse than in the earlier result"
 
 
 def _regressed_position(result: Result, regression: Regression) -> Mapping[str, Json]:
@@ -162,7 +157,7 @@ def _earlier_result(result: Result) -> TestSuite:
     suite = TestSuite("earlier result")
     suite.add_property("dpspec.exit_code", str(int(result.exit_code)))
     for regression in result.regressions or ():
-        text = plain(_regression(regression))
+        text = plain(in_words(regression))
         case = TestCase(text, "earlier result")
         case.result = [Failure(text, "regression")]
         suite.add_testcase(case)
@@ -285,7 +280,7 @@ def render_sarif(result: Result, *, internal: bool = False) -> str:
         beginning = {"file": sources.get(change.audit, "spec"), "line": 1, "column": 1}
         position = {**beginning, **_regressed_position(result, change)}
         file, line, column = str(position["file"]), int(position["line"]), int(position["column"])
-        results.append(sarif_result("regression", list(texts), "error", _regression(change), file, line, column))
+        results.append(sarif_result("regression", list(texts), "error", in_words(change), file, line, column))
     results += [
         sarif_result("invalid-spec", list(texts), "error", spec.message, spec.file, spec.line, 1)
         for spec in result.unjudged

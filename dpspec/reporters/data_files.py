@@ -14,6 +14,7 @@ from dpspec.reporters.markdown import table
 from dpspec.results.codec import dump
 from dpspec.results.diff import Change
 from dpspec.results.redact import redact
+from dpspec.results.regressions import in_words
 from dpspec.results.status import problems
 from dpspec.text import json_text, plain, spaced
 
@@ -34,10 +35,11 @@ _FORMULA = re.compile(r"(?:^|[;|])\s*(?=[=+\-@\uff1d\uff0b\uff0d\uff20\u2212])")
 
 
 def render_csv(result: Result, *, internal: bool = False) -> str:
-    """A row per claim, and one for each caution, unexpected conformance and audit without all trials.
+    """A row per claim, and one for each caution, unexpected conformance, audit without all trials, and regression.
 
     Full precision, ``inf`` for no bound, an empty cell for no value. The column ``kind`` is ``caution``,
-    ``conformance`` or ``trials`` in rows that are about no claim. Each row has the exit code of the command.
+    ``conformance`` or ``trials`` in rows that are about no claim, and ``regression`` for what got worse. Each row has
+    the exit code of the command.
     """
     result = result if internal else redact(result)
     out = io.StringIO()
@@ -59,6 +61,11 @@ def render_csv(result: Result, *, internal: bool = False) -> str:
         of_audit = {"conformance": audit.conformance.status, "file": _text(audit.source), "exit_code": exit_code}
         for cells in _other_rows(audit):
             writer.writerow([(of_audit | cells).get(column, "") for column in COLUMNS])
+    for regression in result.regressions or ():
+        cells = {"audit": regression.audit, "claim": regression.claim, "verdict": regression.name}
+        cells |= {"kind": "regression", "reason": in_words(regression), "as_expected": "no", "exit_code": exit_code}
+        escaped = _escaped(cells)
+        writer.writerow([escaped.get(column, "") for column in COLUMNS])
     for spec in result.unjudged:
         cells = _escaped({"kind": "spec", "verdict": "invalid", "reason": spec.message, "file": spec.file})
         cells |= {"as_expected": "no", "line": str(spec.line), "exit_code": exit_code}

@@ -79,14 +79,16 @@ class Answer:
 
 
 def answer(result: Result) -> Answer:
-    """The outcome, with the number that decides it."""
+    """The outcome, with the number that decides it; compared with an earlier result, what got worse decides."""
     private, metrics, _ = _claims(result.audits)
     sound = bool(private or metrics) and all(_predicate(*pair) in _SOUND for pair in private)
     tone: Literal["good", "bad", "open"] = "good" if sound and result.complete else "open"
+    compared = _worse(result)
+    details = [f"{_headline_of_audits(result)}."] if compared else []
     return Answer(
         tone="bad" if has_failed(result) else tone,
-        headline=_headline(result),
-        detail=" ".join(_execution(result.audits)),
+        headline=f"{compared} got worse than in the earlier result" if compared else _headline(result),
+        detail=" ".join([*details, *_execution(result.audits)]),
         tally=tally(result),
         exit_code=result.exit_code,
     )
@@ -102,9 +104,9 @@ def _unjudged(result: Result) -> str:
     """``1 spec has errors and was not judged: a.yaml``; empty if all were."""
     if not result.unjudged:
         return ""
-    verb = "has errors and was" if len(result.unjudged) == 1 else "have errors and were"
-    files = words.name_list([spec.file for spec in result.unjudged])
-    return f"{words.count(len(result.unjudged), 'spec')} {verb} not judged: {files}"
+    files = list(dict.fromkeys(error.file for error in result.unjudged))
+    verb = "has errors and was" if len(files) == 1 else "have errors and were"
+    return f"{words.count(len(files), 'spec')} {verb} not judged: {words.name_list(files)}"
 
 
 def _headline_of_audits(result: Result) -> str:
@@ -497,6 +499,14 @@ def tally(result: Result) -> str:
         return f"{everything}: {'all as expected' if claimed else 'nothing claimed'}{accepting}"
     verb = "deviates" if len(intended) == 1 else "deviate"
     return f"{everything}: as expected; {words.name_list(intended)} {verb} on purpose{accepting}"
+
+
+def _worse(result: Result) -> str:
+    """``3 claims and 1 audit``, those that got worse; empty without an earlier result or a regression."""
+    found = result.regressions or ()
+    claims = sum(bool(regression.claim) for regression in found)
+    numbers = ((claims, "claim"), (len(found) - claims, "audit"))
+    return joined([words.count(number, unit) for number, unit in numbers if number])
 
 
 def _compared(result: Result) -> str:

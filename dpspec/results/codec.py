@@ -23,6 +23,7 @@ from dpspec.contract.results import SCHEMA, AuditResult, Result, accepted_cautio
 from dpspec.contract.spec import COLLECTION
 from dpspec.errors import ResultError
 from dpspec.json_records import hints_of, read, write
+from dpspec.results.regressions import in_words
 from dpspec.results.status import problems
 from dpspec.text import json_text, shortened
 
@@ -83,7 +84,13 @@ _OUTCOME: dict[str, Json] = {
 def outcome_of(result: Result) -> dict[str, Json]:
     """The keys ``passed``, ``exit_code``, ``problems`` and ``accepted`` of a result's JSON."""
     failures: list[Json] = [
-        {"audit": regression.audit, "kind": "regression", "name": regression.claim, "status": regression.name}
+        {
+            "audit": regression.audit,
+            "kind": "regression",
+            "name": regression.claim,
+            "status": regression.name,
+            "text": in_words(regression),
+        }
         for regression in result.regressions or ()
     ]
     accepted: list[Json] = []

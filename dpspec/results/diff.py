@@ -115,12 +115,14 @@ class Change(Difference):
         claim: The claim; empty for the whole audit.
         of_claim: Whether the claim or its expectation changed.
         quantity: Of the ends ``upper`` and ``lower``, such as epsilon.
+        of_declaration: Whether the spec or the rows changed.
     """
 
     trend: Trend
     claim: str = ""
     of_claim: bool = False
     quantity: str = ""
+    of_declaration: bool = False
 
 
 def diff(a: Result, b: Result) -> tuple[Change, ...]:
@@ -232,7 +234,8 @@ def _declared_changes(old: AuditResult, new: AuditResult) -> Iterator[Change]:
     if not changes and old.digest != new.digest:
         changes.append(("spec", old.digest[:12], new.digest[:12], False))
     for name, before, after, weaker in changes:
-        yield Change(old.name, name, before, after, "worse" if weaker else "other", of_claim=weaker)
+        trend: Trend = "worse" if weaker else "other"
+        yield Change(old.name, name, before, after, trend, of_claim=weaker, of_declaration=True)
 
 
 def _claim_changes(old: AuditResult, was: Verdict, new: AuditResult, now: Verdict) -> Iterator[Change]:

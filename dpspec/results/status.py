@@ -66,8 +66,10 @@ def problems(audit: AuditResult) -> Iterator[Problem]:
 
 
 def has_failed(result: Result) -> bool:
-    """Whether there is a failure that missing trials cannot change, or a spec with errors."""
-    return bool(result.unjudged) or any(problem.certain for audit in result.audits for problem in problems(audit))
+    """Whether there is a failure that missing trials cannot change, a spec with errors, or a regression."""
+    return bool(result.unjudged or result.regressions) or any(
+        problem.certain for audit in result.audits for problem in problems(audit)
+    )
 
 
 def is_control(audit: AuditResult, verdict: Verdict) -> bool:

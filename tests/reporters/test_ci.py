@@ -71,17 +71,24 @@ def test_github_annotates_the_line() -> None:
 
 
 def test_a_regression_is_at_the_line_of_its_claim() -> None:
-    worse = Regression(audit="app", claim="one", name="upper")
+    numbers = ("epsilon 2.12516 -> 2.28271",)
+    worse = Regression(
+        audit="app", claim="one", name="upper", changes=numbers, because=("mechanism.noise_multiplier 1.2 -> 1.15",)
+    )
     places = FrozenMap({"one": {"file": "specs/app.yaml", "line": 7, "column": 3}})
     audit = factory.audit("app", verdicts=(factory.verdict("one"),), places=places)
     result = factory.result(audit, regressions=(worse, Regression(audit="gone", claim="", name="audit")))
-    message = "app / one: upper end is worse than in the earlier result"
+    message = "app / one: epsilon 2.12516 -> 2.28271, because mechanism.noise_multiplier 1.2 -> 1.15"
     at_claim, elsewhere = (line for line in ci.render_github(result).splitlines() if "%3A regression" in line)
     assert at_claim == f"::error title=app%3A regression,file=specs/app.yaml,line=7,col=3::{message}"
     assert elsewhere.startswith("::error title=gone%3A regression::gone: audit")
     found = [r for r in json.loads(ci.render_sarif(result))["runs"][0]["results"] if r["ruleId"] == "dpspec/regression"]
     lines = [item["locations"][0]["physicalLocation"]["region"]["startLine"] for item in found]
     assert lines == [7, 1]
+    assert found[0]["message"]["text"] == message
+    assert message in ci.render_junit(result).replace("&gt;", ">")
+    rows = list(csv.DictReader(io.StringIO(csv_format.render_csv(result))))
+    assert next(row["reason"] for row in rows if row["kind"] == "regression") == message
 
 
 def test_places_are_from_the_root_of_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from dpspec.reporters.documents.parts import (
     exact_value,
     unmarked,
     verdict_badge,
+    worse,
 )
 from dpspec.reporters.documents.recorded_run import recorded_run
 from dpspec.reporters.limits import large_deltas, real_numbers, stored_trials
@@ -56,6 +57,7 @@ def _blocks(result: Result, internal: bool) -> Iterator[Block]:
         yield Answer(outcome.headline, outcome.tone)
         if not result.complete and outcome.detail:
             yield Sentence(outcome.detail)
+    yield from worse(result)
     yield from alarm(result)
     matrix_of = {id(audit): matrix for matrix in result.matrices for audit in matrix.audits}
     for audit in result.audits:

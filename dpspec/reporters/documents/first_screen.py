@@ -22,6 +22,7 @@ from dpspec.reporters.blocks import (
 )
 from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.deviations import next_steps
+from dpspec.reporters.documents.parts import worse
 from dpspec.reporters.provenance import in_short
 from dpspec.reporters.risk import SCALE_NOTE, HighestRate, highest_rate, rate_of
 from dpspec.reporters.summary import answer, missing_trials, principal, remedies_by_audit, untested
@@ -56,6 +57,7 @@ def _blocks(result: Result, internal: bool) -> Iterator[Block]:
     yield Answer(outcome.headline, outcome.tone, tuple(filter(None, (outcome.detail, *result.notes))))
     if internal:
         yield Sentence(INTERNAL_MARK, "warning")
+    yield from worse(result)
     decisive, highest = _claim_and_risk(audits, titles)
     cards = [Section(_risk_title(highest), tuple(_risk(highest)), kind="card")]
     if decisive is not None and (card := _decisive_claim(*decisive, result, titles)) is not None:

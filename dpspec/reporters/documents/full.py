@@ -35,6 +35,7 @@ from dpspec.reporters.documents.parts import (
     origins,
     suffix,
     unmarked,
+    worse,
 )
 from dpspec.reporters.provenance import command, provenance
 from dpspec.reporters.series import MOST_ROWS, rounding, series_rows
@@ -50,6 +51,7 @@ def full(result: Result) -> Document:
 def _blocks(result: Result) -> Iterator[Block]:
     outcome = answer(result)
     yield Answer(outcome.headline, outcome.tone)
+    yield from worse(result)
     yield from alarm(result)
     yield Section("Claims", tuple(block for audit in result.audits for block in _claims(audit, result)))
     yield Sentence((Span(tally(result), "strong"),), "apart")

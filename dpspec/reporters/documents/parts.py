@@ -25,6 +25,8 @@ from dpspec.reporters.blocks import (
 )
 from dpspec.reporters.limits import limits
 from dpspec.reporters.provenance import Provenance
+from dpspec.results.regressions import subject
+from dpspec.text import joined
 
 #: The sentence for findings without assumptions.
 NO_ASSUMPTIONS = "None beyond those of the formulas' sources."
@@ -61,6 +63,18 @@ def alarm(result: Result) -> Iterator[Notice]:
     if all(audit.conformance.status == "deviates" for audit, _ in broken):
         meaning.append("The executed run deviates from its declaration, which can explain it; see Conformance.")
     yield Notice("contradicted", cases, tuple(meaning))
+
+
+def worse(result: Result) -> Iterator[Section]:
+    """What got worse since the earlier result: numbers before and after, and the changes of the declaration."""
+    if not result.regressions:
+        return
+    rows = [
+        (subject(regression), joined(regression.changes) or regression.name, joined(regression.because) or "-")
+        for regression in result.regressions
+    ]
+    head = ("Claim or audit", "Before and after", "Changes of the declaration")
+    yield Section("Worse than the earlier result", (Table(head, tuple(rows)),))
 
 
 def claim(audit: AuditResult, verdict: Verdict) -> Entry:

@@ -30,6 +30,7 @@ from dpspec.reporters.documents.parts import (
     origins,
     suffix,
     verdict_badge,
+    worse,
 )
 from dpspec.reporters.provenance import command, provenance
 from dpspec.reporters.summary import answer
@@ -52,6 +53,7 @@ def _blocks(result: Result) -> Iterator[Block]:
     outcome = answer(result)
     yield Answer(outcome.headline, outcome.tone)
     yield Sentence(f"{outcome.tally} (exit code {outcome.exit_code:d}).")
+    yield from worse(result)
     cases: list[Text] = [
         (verdict.claim, ": ", verdict.reason)
         for audit in result.audits
