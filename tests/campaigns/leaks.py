@@ -211,7 +211,10 @@ SENSITIVITY: Scripts = {
         "centered_batches": by_opacus(model=centered),
         "sums_that_are_not_clipped": by_loop(clip=0.3, total=unclipped),
     },
-    ("open", "sensitivity"): {"a_mean_where_a_sum_is_declared": by_opacus(loss_reduction="sum")},
+    ("open", "sensitivity"): {
+        "a_mean_where_a_sum_is_declared": by_opacus(loss_reduction="sum"),
+        "each_layer_is_clipped_apart": by_loop(clip=0.2, total=clipped_apart),
+    },
     ("assumes", "one-record"): {
         "each_item_is_mixed_with_the_target": of_a_dataset(lambda d, i: (0.5 * (d[i][0] + d[TARGET][0]), d[i][1])),
         "each_item_is_the_target": of_a_dataset(lambda d, i: d[TARGET]),
@@ -220,7 +223,6 @@ SENSITIVITY: Scripts = {
         "labels_of_the_nearest_records": of_a_dataset(nearest_labels),
         "the_batch_is_replaced_by_the_target": by_opacus(before=only_the_target),
     },
-    ("assumes", "loop-reports"): {"each_layer_is_clipped_apart": by_loop(clip=0.2, total=clipped_apart)},
 }
 
 
