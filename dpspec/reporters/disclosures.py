@@ -24,7 +24,7 @@ from dpspec.reporters.provenance import (
     trained,
     training_versions,
 )
-from dpspec.reporters.risk import SCALE_NOTE, highest_rate
+from dpspec.reporters.risk import highest_rate
 from dpspec.results.executed_noise import by_own_loop, executed_noise
 from dpspec.results.status import is_control, narrowed_data
 from dpspec.text import joined
@@ -312,11 +312,10 @@ def _risk(audits: Sequence[AuditResult], titles: Sequence[str]) -> Line:
         audit.complete and audit.conformance.status == "no-deviation-found" for audit in audits
     )
     of_cell = f"The cell {highest.title} has the highest risk." if highest.title else ""
-    strength = f"The risk is {highest.rate.strength[0]}. {SCALE_NOTE}"
     assumed = "It holds under the assumptions below." if any(audit.recording for audit in audits) else ""
     larger = " ".join(rate.short for rate in highest.larger)
     several = highest.rate.of_many("people with one record each" if highest.rate.targets == "records" else "")
-    text = " ".join(filter(None, (of_cell, highest.rate.of_hundred(), several, strength, larger, assumed, caveats)))
+    text = " ".join(filter(None, (of_cell, highest.rate.of_hundred(), several, larger, assumed, caveats)))
     return Line("risk", "Risk in plain words", "checked" if is_tested else "declared", text)
 
 

@@ -53,6 +53,16 @@ def claims_of(matrix: Matrix) -> tuple[str, ...]:
     return tuple(dict.fromkeys(verdict.claim for audit in matrix.audits for verdict in audit.verdicts))
 
 
+def statements(matrix: Matrix) -> tuple[str, ...]:
+    """Each claim in words, if it is the same in all cells: ``main: epsilon <= 3 at delta = 1e-06``."""
+    stated = []
+    for name in claims_of(matrix):
+        texts = {verdict.text for audit in matrix.audits if (verdict := verdict_of(audit, name))}
+        if len(texts) == 1:
+            stated.append(f"{name}: {texts.pop()}")
+    return tuple(stated)
+
+
 def verdict_of(audit: AuditResult, claim: str) -> Verdict | None:
     return next((verdict for verdict in audit.verdicts if verdict.claim == claim), None)
 
@@ -112,9 +122,11 @@ def grid_row(matrix: Matrix, audit: AuditResult) -> Iterator[Cell]:
 
 
 def _numbers(audit: AuditResult, verdict: Verdict) -> str:
-    """The bounds of a claim in few characters: ``<= 2.349, attack >= 0.61``."""
+    """The bounds of a claim in few characters: ``<= 2.349, attack >= 0.61``; of a refuted one ``10.15 > 10``."""
     bounds = words.bounds(audit, verdict)
     texts = []
+    if verdict.lower is not None and verdict.claimed is not None and words.refuted_by_bound(audit, verdict):
+        return f"{decimals.lower(verdict.lower, against=verdict.claimed)} > {decimals.exact(verdict.claimed)}"
     if verdict.upper is not None and bounds.upper:
         number = decimals.upper(verdict.upper, against=verdict.claimed)
         texts.append(number if bounds.is_approximate else f"<= {number}")

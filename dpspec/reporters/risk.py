@@ -18,20 +18,6 @@ from dpspec.text import joined, unit_parts
 #: The false-positive rates of the attacker; the first decides which audit is the worst.
 FALSE_POSITIVES = (0.01, 0.1)
 
-#: The scale of docs/explanation/strength.md: the maximum true-positive rate at a false-positive rate of 1%, the word
-#: for the risk, and the protection.
-SCALE = (
-    (0.02, "very small", "nearly as good as no participation"),
-    (0.05, "small", "strong protection"),
-    (0.2, "moderate", "some protection"),
-    (0.5, "large", "weak protection"),
-    (0.9, "very large", "little protection"),
-    (1.0, "extreme", "practically no protection"),
-)
-
-#: The origin of the words of :data:`SCALE`.
-SCALE_NOTE = "These words are dpspec's own scale. Ponomareva et al. (2023) call only an epsilon of at most 1 strong."
-
 #: A detection rate above this is reported as certain.
 _CERTAIN = 0.999
 
@@ -74,9 +60,9 @@ class Rate:
         return min(100, math.ceil(100.0 * self.powers[0] - 1e-9))
 
     @property
-    def strength(self) -> tuple[str, str]:
-        """The word for the risk, and the protection, on :data:`SCALE`."""
-        return next((risk, protection) for most, risk, protection in SCALE if self.powers[0] <= most)
+    def order(self) -> tuple[float, float]:
+        """The higher of two rates is the one of the larger loss, also where both attackers identify all."""
+        return self.powers[0], max(epsilon for epsilon, _ in self.pairs)
 
     @property
     def holds_for_all_memberships(self) -> bool:
@@ -116,19 +102,17 @@ class Rate:
         members = self.members.replace("members", "people in the data, with one record each", 1)
         if self.group_size > 1:
             members = self.members.replace("members", "people in the data")
-        most = "up to all" if self.identified == 100 else f"at most {self.identified} on average"
-        return words.sentence(
-            f"{before}of 100 {members}, an attacker who falsely accuses 1 of 100 outsiders identifies {most}. "
-            "Guessing identifies 1."
-        )
+        most = "may identify all" if self.identified == 100 else f"identifies at most {self.identified} on average"
+        attacker = f"an attacker who falsely accuses 1 of 100 outsiders {most}"
+        return words.sentence(f"{before}of 100 {members}, {attacker}. Guessing identifies 1.")
 
     @property
     def short(self) -> str:
         """For a group size after the first."""
-        most = "up to all" if self.identified == 100 else f"at most {self.identified}"
+        most = "all" if self.identified == 100 else f"at most {self.identified}"
         groups = " groups" if self.group_size > 1 else ""
         before = f"{self.scope}, " if self.scope else ""
-        return words.sentence(f"{before}{self.members}: {most} of 100{groups} ({self.strength[1]}).")
+        return words.sentence(f"{before}{self.members}: {most} of 100{groups}.")
 
     def __str__(self) -> str:
         before = f"{self.scope}: " if self.scope else ""
@@ -267,7 +251,7 @@ def highest_rate(audits: Sequence[AuditResult], titles: Sequence[str]) -> Highes
     if not rated:
         caveats.append("No attacker's rate follows from the proved bounds; the reasons are below.")
         return HighestRate("", None, (), tuple(caveats))
-    rate, title, larger = max(rated, key=lambda candidate: candidate[0].powers[0])
+    rate, title, larger = max(rated, key=lambda candidate: candidate[0].order)
     without = [title for title, of_audit in by_audit if not of_audit]
     if without:
         caveats.append(f"No rate follows for {words.name_list(without)}, which this risk does not cover.")

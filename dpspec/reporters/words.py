@@ -143,6 +143,11 @@ def refuted_by_attack(audit: AuditResult, verdict: Verdict) -> bool:
     return audit.findings[index].rigor != "certified" or lower <= claimed
 
 
+def refuted_by_bound(audit: AuditResult, verdict: Verdict) -> bool:
+    """Whether a certified lower bound above the claim refutes it."""
+    return verdict.verdict == "refuted" and not (verdict.left_out or refuted_by_attack(audit, verdict))
+
+
 def unit(document: Mapping[str, Json]) -> str:
     threat, data = document.get("threat_model"), document.get("data")
     name = threat.get("unit") if isinstance(threat, Mapping) else None

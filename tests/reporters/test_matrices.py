@@ -64,7 +64,18 @@ def test_the_page_shows_one_table_and_folds_what_is_as_expected() -> None:
     assert page.count('<details class="cell">') == 2
     assert page.count('<details class="cell" open>') == 1
     assert ">noise=7</a>" in page
+    assert "<li>main: epsilon ≤ 3 at delta" in page.split("Cells of sweep")[0]
     assert "S, all cells" in page  # the series that every cell has, joined
+
+
+def test_a_refuted_cell_shows_the_end_that_refutes_it() -> None:
+    finding = factory.audit().findings[0]
+    lower = dataclasses.replace(finding, value=10.15, lower=None, bound="lower", rigor="certified")
+    refuted = {"verdict": "refuted", "lower": 10.15, "lower_finding": 1, "claimed": 10.0, "expected": False}
+    wrong = dataclasses.replace(cell({"noise": 2}, upper=10.16, **refuted), findings=(finding, lower), evidence=())
+    page = render(factory.result(cell({"noise": 1}), wrong))
+    assert "10.15 &gt; 10" in page
+    assert "≤ 10.16" not in page.split("Cells of sweep")[-1].split("</table>")[0]
 
 
 def test_the_page_has_the_remedies_of_each_failing_cell() -> None:

@@ -83,10 +83,7 @@ def _cells(matrix: Matrix) -> Iterator[Block]:
     head, rows = matrices.table(matrix)
     titles = tuple(matrices.cell_title(matrix, audit) for audit in matrix.audits)
     yield Table(head, tuple(rows), titles, keys=len(matrix.axes))
-    for name in matrices.claims_of(matrix):
-        texts = {verdict.text for audit in matrix.audits if (verdict := matrices.verdict_of(audit, name))}
-        if len(texts) == 1:  # the same in all cells
-            yield unmarked([f"{name}: {texts.pop()}"])
+    yield from (unmarked([statement]) for statement in matrices.statements(matrix))
     yield items(*dict.fromkeys(note for audit in matrix.audits for note in audit.notes))
 
 

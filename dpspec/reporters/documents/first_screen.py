@@ -24,7 +24,7 @@ from dpspec.reporters.charts import interval_chart, people
 from dpspec.reporters.deviations import next_steps
 from dpspec.reporters.documents.parts import worse
 from dpspec.reporters.provenance import in_short
-from dpspec.reporters.risk import SCALE_NOTE, HighestRate, highest_rate, rate_of
+from dpspec.reporters.risk import HighestRate, highest_rate, rate_of
 from dpspec.reporters.summary import answer, missing_trials, principal, remedies_by_audit, untested
 from dpspec.results.status import is_control
 
@@ -80,11 +80,8 @@ def _for(title: str, reader: str) -> Text:
 
 
 def _risk_title(highest: HighestRate) -> str:
-    title = f"Risk for one person{highest.condition}"
-    if highest.rate is None:
-        return title
-    risk, protection = highest.rate.strength
-    return f"{title}: {risk} ({protection}, on dpspec's scale)"
+    size = 1 if highest.rate is None else highest.rate.group_size
+    return f"Risk for {'one person' if size == 1 else f'a group of {size}'}{highest.condition}"
 
 
 def _risk(highest: HighestRate) -> Iterator[Block]:
@@ -95,7 +92,6 @@ def _risk(highest: HighestRate) -> Iterator[Block]:
     yield Sentence(f"{title}{highest.rate.of_hundred()}")
     yield Drawing(people(highest.rate.identified, 1))
     yield from (Sentence(rate.short) for rate in highest.larger)
-    yield Sentence(SCALE_NOTE, "quiet")
 
 
 def _decisive_claim(audit: AuditResult, verdict: Verdict, result: Result, titles: Sequence[str]) -> Section | None:
@@ -195,7 +191,7 @@ def _claim_and_risk(
         if rate is None or rate.group_size > highest.rate.group_size:
             decisive = next((pair for pair in _private(riskiest) if rate_of(*pair) == highest.rate), decisive)
     elif len(audits) > 1:
-        decisive = max(_alike(audits, decisive[1]), key=_power, default=decisive)  # a control is not private
+        decisive = max(_alike(audits, decisive[1]), key=_order, default=decisive)  # a control is not private
     rate = rate_of(*decisive)
     if rate == highest.rate:
         return decisive, highest
@@ -215,9 +211,9 @@ def _alike(audits: Sequence[AuditResult], failed: Verdict) -> list[tuple[AuditRe
     return [pair for pair in _private(audits) if (pair[1].verdict, pair[1].expected) == alike]
 
 
-def _power(pair: tuple[AuditResult, Verdict]) -> float:
+def _order(pair: tuple[AuditResult, Verdict]) -> tuple[float, float]:
     rate = rate_of(*pair)
-    return -1.0 if rate is None else rate.powers[0]
+    return (-1.0, 0.0) if rate is None else rate.order
 
 
 def _private(audits: Sequence[AuditResult]) -> Iterator[tuple[AuditResult, Verdict]]:

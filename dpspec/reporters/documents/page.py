@@ -257,6 +257,7 @@ class _Page:
             for index, audit in zip(matrix.numbers, matrix.audits, strict=True)
         )
         blocks: list[Block] = [Sentence(str(description), "lead")] if description else []
+        blocks.append(items(*matrices.statements(matrix)))
         blocks.append(Table((*head, "More"), rows, title=f"Cells of {matrix.name}", kind="sortable"))
         charts = [figure for figure in figures_of_cells if figure.chart]
         blocks += (_figure(figure, f"m{number}-f{index}") for index, figure in enumerate(charts))
