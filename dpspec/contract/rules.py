@@ -77,7 +77,6 @@ class RuleStep:
         number: Counted from 1.
         drawn: The indices of the drawn records; None if they were not observed.
         norms: The clipped norms that a custom loop reported, (b,); None for others.
-        unclipped_norms: The norms before clipping, (b,), if the loop reported them too; otherwise None.
         noise: The noise that a custom loop reported, a flat tensor; None for others.
         clip_norm: NaN if it was not observed.
         noise_generators, batch_generators: Generators of torch from which the reported noise, and the indices of the
@@ -91,7 +90,6 @@ class RuleStep:
     noise: Any = None
     noise_generators: tuple[Any, ...] = ()
     batch_generators: tuple[Any, ...] = ()
-    unclipped_norms: np.ndarray[Any, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

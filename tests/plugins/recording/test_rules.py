@@ -29,9 +29,7 @@ from dpspec_recording.rules import guessable_seed, model_inputs
 from dpspec_recording.rules.builtin import RULES
 from dpspec_recording.rules.class_weights_from_labels import ClassWeightsFromLabels
 from dpspec_recording.rules.duplicate_records import DuplicateRecords, ids_in
-from dpspec_recording.rules.equal_norms import EqualNorms
 from dpspec_recording.rules.metric_scheduler import MetricScheduler
-from dpspec_recording.rules.one_norm_at_the_bound import OneNormAtTheBound
 from dpspec_recording.rules.paired_records import PairedRecords, windows_of_a_value
 from dpspec_recording.rules.run_counts import EmptyBatchSkipped, LargeDelta, MoreRows, ZeroGradientRows
 from dpspec_recording.rules.second_optimizer import SecondOptimizer
@@ -108,8 +106,8 @@ def test_findings_of_the_beginning_are_in_the_verdict(tmp_path):
     assert {"paired-records", "duplicate-records", "standardized-features", "records-in-model"} <= fired
 
 
-def step(number=1, drawn=None, norms=None, noise=None, unclipped=None):
-    return RuleStep(number=number, drawn=drawn, norms=norms, clip_norm=1.0, noise=noise, unclipped_norms=unclipped)
+def step(number=1, drawn=None, noise=None):
+    return RuleStep(number=number, drawn=drawn, norms=None, clip_norm=1.0, noise=noise)
 
 
 @pytest.mark.parametrize("seed", [0, 42, 2**31])
@@ -533,124 +531,6 @@ def test_a_scheduler_made_during_the_training_is_counted_once():
     del scheduler
     rule.stop()
     assert rule.facts().schedulers == 1
-
-
-def test_batches_that_are_scaled_by_their_largest_norm():
-    generator = np.random.default_rng(5)
-    scaled, clipped = OneNormAtTheBound(), OneNormAtTheBound()
-    for number in range(1, 40):
-        norms = generator.uniform(0.5, 3.0, 20)
-        scaled.after_step(step(number, norms=norms / norms.max()))
-        clipped.after_step(step(number, norms=np.minimum(norms, 1.0)))
-    assert "In 39 of 39 batches" in caution(scaled)
-    assert caution(clipped) == ""
-
-
-def test_batches_that_are_clipped_as_one():
-    """Honest norms differ, or all are at the clip norm, or all gradients are normalized to one length.
-
-    Records of few kinds share norms too, but a batch has different numbers of them.
-    """
-    generator = np.random.default_rng(6)
-    kinds = generator.integers(0, 6, 400)
-    norms = {
-        "as one": lambda: np.full(20, generator.uniform(0.1, 0.9)),
-        "sometimes longer": lambda: np.full(20, min(1.0, generator.uniform(0.1, 3.0))),
-        "by record": lambda: np.minimum(generator.uniform(0.2, 1.5, 20), 1.0),
-        "all clipped": lambda: np.ones(20),
-        "normalized": lambda: np.full(20, 0.5),
-        "no gradients": lambda: np.zeros(20),
-        "microbatches": lambda: np.repeat(generator.uniform(0.1, 0.9, 5), 4),
-        "with a rest": lambda: np.repeat(generator.uniform(0.1, 0.9, 5), 4)[:18],
-        "unequal groups": lambda: np.repeat(generator.uniform(0.1, 0.9, 4), [6, 6, 5, 5]),
-        "in strides": lambda: np.tile(generator.uniform(0.1, 0.9, 10), 2),
-        "partly longer": lambda: np.minimum(np.repeat(generator.uniform(0.3, 1.5, 12), 3), 1.0),
-        "six kinds": lambda: generator.uniform(0.1, 0.9, 6)[kinds[generator.random(400) < 0.05]],
-        "two kinds": lambda: generator.uniform(0.1, 0.9, 2)[kinds[:20] // 3],
-        "one pair": lambda: np.append(generator.uniform(0.1, 0.9, 18), [0.5, 0.5]),
-        "zero but for one": lambda: np.append(np.zeros(19), generator.uniform(0.1, 0.9)),
-    }
-    found = {}
-    for name, draw in norms.items():
-        rule = EqualNorms()
-        for number in range(1, 200):
-            rule.after_step(step(number, norms=draw()))
-        found[name] = caution(rule)
-    in_groups = ["microbatches", "with a rest", "unequal groups", "in strides", "partly longer"]
-    assert [name for name, text in found.items() if text] == ["as one", "sometimes longer", *in_groups]
-    assert found["in strides"] == (
-        "In 199 of 199 batches the contributions have norms that 2 records share each, as microbatches that are "
-        "clipped as one do."
-    )
-    assert found["as one"] == "In 199 of 199 batches all contributions have one norm."
-
-
-def test_limits_that_follow_from_the_batch_are_noticed():
-    """A schedule falls only, and the norms of records of two kinds are shared by all."""
-    generator = np.random.default_rng(7)
-    limits = {
-        "median": lambda norms, number: np.median(norms),
-        "quantile": lambda norms, number: np.quantile(norms, 0.8, method="lower"),
-        "constant": lambda norms, number: 0.4,
-        "schedule": lambda norms, number: 0.5 * 0.99**number,
-        "clip norm": lambda norms, number: 1.0,
-        "none": lambda norms, number: np.inf,
-    }
-    noticed = []
-    for name, limit in limits.items():
-        rule = EqualNorms()
-        for number in range(1, 60):
-            norms = generator.uniform(0.1, 0.9, 20) if name != "clip norm" else generator.uniform(0.1, 3.0, 20)
-            rule.after_step(step(number, norms=np.minimum(norms, limit(norms, number))))
-        if caution(rule):
-            noticed.append(name)
-    assert noticed == ["median", "quantile"]
-
-
-def test_a_quantile_of_the_batch_that_is_scaled_to_the_clip_norm_is_noticed():
-    """Its share of longest norms is constant; with a constant limit, or a noisy quantile, it is random."""
-    generator = np.random.default_rng(7)
-    limits = {
-        "median": lambda norms: np.median(norms),
-        "sorted": lambda norms: np.sort(norms)[len(norms) // 2],
-        "quantile": lambda norms: np.quantile(norms, 0.8),
-        "constant": lambda norms: 1.0,
-        "noisy quantile": lambda norms: np.quantile(norms, 0.8) + 0.1 * generator.normal(),
-        "none clipped": lambda norms: 9.0,
-        "all clipped": lambda norms: 0.01,
-        "largest": lambda norms: norms.max(),
-    }
-    noticed = {}
-    for name, limit in limits.items():
-        rule = EqualNorms()
-        for number in range(1, 60):
-            norms = generator.uniform(0.1, 2.0, generator.binomial(1000, 0.05))
-            rule.after_step(step(number, norms=np.minimum(norms / limit(norms), 1.0)))
-        noticed[name] = caution(rule, replace(RUN, records=1000, drawn_records=3000, steps=60))
-        assert caution(rule, replace(RUN, records=100, drawn_records=3000, steps=60)) == ""  # half of all in a batch
-    assert [name for name, text in noticed.items() if text] == ["median", "sorted", "quantile"]
-    assert noticed["median"].startswith("In 59 of 59 batches the same share of the contributions, up to one, has")
-
-
-def test_norms_before_clipping_show_longer_means_too():
-    generator = np.random.default_rng(7)
-    norms = {
-        "as one": lambda: np.full(20, generator.uniform(2.0, 9.0)),
-        "microbatches": lambda: np.repeat(generator.uniform(2.0, 9.0, 6), 4)[:22],
-        "by record": lambda: generator.uniform(2.0, 9.0, 20),
-        "normalized data and losses of one slope": lambda: np.full(20, 2.0),
-        "six kinds": lambda: generator.uniform(2.0, 9.0, 6)[generator.integers(0, 6, 20)],
-    }
-    found = {}
-    for name, draw in norms.items():
-        rule, clipped_alone = EqualNorms(), EqualNorms()
-        for number in range(1, 100):
-            drawn = draw()
-            rule.after_step(step(number, norms=np.minimum(drawn, 1.0), unclipped=drawn))
-            clipped_alone.after_step(step(number, norms=np.minimum(drawn, 1.0)))
-        found[name] = caution(rule)
-        assert caution(clipped_alone) == ""
-    assert [name for name, text in found.items() if text] == ["as one", "microbatches"]
 
 
 def test_widths_of_inputs_that_vary_with_the_batch():
