@@ -1,12 +1,10 @@
 """All rules of dpspec, in the order of the table in ``docs/reference/rules.md``."""
 
 from dpspec_recording.rules import (
-    changing_dataset,
     class_weights_from_labels,
     duplicate_records,
     guessable_seed,
     metric_scheduler,
-    mixing_collate,
     mixing_dataset,
     model_inputs,
     paired_records,
@@ -30,8 +28,6 @@ RULES = (
     class_weights_from_labels.RULE,
     *model_inputs.RULES,
     mixing_dataset.RULE,
-    mixing_collate.RULE,
-    changing_dataset.RULE,
     records_in_model.RULE,
     *run_counts.RULES,
 )

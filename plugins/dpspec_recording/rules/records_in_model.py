@@ -96,11 +96,11 @@ class RecordsInModel(InputRule[HeldRecords]):
 
     @staticmethod
     def caution(facts: HeldRecords, run: RuleRun) -> str:
-        held = [f"{name} holds {count} row{'' if count == 1 else 's'}" for name, count in facts.rows_by_tensor.items()]
-        if not held:
+        named = [f"{name} holds {count} row{'' if count == 1 else 's'}" for name, count in facts.rows_by_tensor.items()]
+        if not named:
             return ""
-        omitted = f" and {len(held) - 3} more" if len(held) > 3 else ""
-        text = f"{', '.join(held[:3])}{omitted} of the dataset: is the model that you release a copy of records?"
+        omitted = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        text = f"{', '.join(named[:3])}{omitted} of the dataset: is the model that you release a copy of records?"
         return text[:1].upper() + text[1:]
 
 

@@ -138,7 +138,8 @@ def own_normals(like: Tensor) -> Tensor:
 def same_randomness(device: torch.device | None = None, seed: int | None = None) -> Iterator[None]:
     """Restore the global generators of Python, NumPy and torch at the end; ``seed`` seeds them at the beginning.
 
-    device: the only one whose generator may be used; None for all.
+    device: the only one whose generator may be used; None for all. ``torch.manual_seed`` would also seed the other
+    devices, whose later noise is to stay secret.
     """
     python, numpy, devices = random.getstate(), np.random.get_state(), range(torch.cuda.device_count())
     if device is not None:
@@ -146,7 +147,9 @@ def same_randomness(device: torch.device | None = None, seed: int | None = None)
     try:
         with torch.random.fork_rng(devices=devices):
             if seed is not None:
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)
+                for number in devices:
+                    torch.cuda.default_generators[number].manual_seed(seed)
                 random.seed(seed)
                 np.random.seed(seed % 2**32)
             yield
