@@ -9,7 +9,6 @@ from dpspec_recording.rules import (
     model_inputs,
     paired_records,
     records_in_model,
-    reseeded_generators,
     run_counts,
     second_optimizer,
     standardized_features,
@@ -18,7 +17,6 @@ from dpspec_recording.rules import (
 
 RULES = (
     guessable_seed.RULE,
-    reseeded_generators.RULE,
     trained_before.RULE,
     second_optimizer.RULE,
     metric_scheduler.RULE,
