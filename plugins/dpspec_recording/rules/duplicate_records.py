@@ -23,6 +23,7 @@ RULE = Rule(
     summary="rows of a dataset are equal",
     why="A person whose record occurs k times changes each sum by k clip norms: epsilon holds for a group of k.",
     fix="Remove the copies, claim for groups (--group-size K), or accept if equal rows are different persons.",
+    source="https://github.com/meta-pytorch/opacus/issues/198",
     code="dpspec_recording.rules.duplicate_records:DuplicateRecords",
 )
 

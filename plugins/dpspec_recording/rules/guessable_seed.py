@@ -36,6 +36,7 @@ RULE = Rule(
     "noise and batches come from two generators with one seed",
     why="Noise and batches follow from the seed: an adversary who guesses it subtracts the noise.",
     fix="Remove the seed, or call torch.seed() before make_private; seed a generator of torch by its method seed().",
+    source="https://github.com/fedbiomed/fedbiomed/pull/794",
     code="dpspec_recording.rules.guessable_seed:GuessableSeed",
 )
 

@@ -27,6 +27,7 @@ RULE = Rule(
     summary="dataset[i] changes if other records of the dataset change",
     why="A record is then in the inputs of others: it changes several contributions, of up to one clip norm each.",
     fix="Compute dataset[i] from record i and public constants; augment within a record.",
+    source="https://github.com/ultralytics/yolov5/blob/master/utils/dataloaders.py",
     code="dpspec_recording.rules.mixing_dataset:MixingDataset",
 )
 

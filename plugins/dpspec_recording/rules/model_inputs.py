@@ -40,6 +40,7 @@ VARYING_PADDING = Rule(
     summary="the width of the inputs of the model, or of a layer, varies with the batch",
     why="If the longest record of a batch sets the padding of all, it changes the gradients of the others.",
     fix="Pad every batch to one fixed length, or accept if the padding changes no output (masked everywhere).",
+    source="https://github.com/meta-pytorch/opacus/blob/main/examples/char-lstm-classification.py",
     code=f"{_HOME}:VaryingPadding",
 )
 
@@ -51,6 +52,7 @@ CHANGED_INPUTS = Rule(
         "Augment and scale each record by itself, within one row of gradients, also in collate functions: scale by "
         "public constants in place of the batch's mean."
     ),
+    source="https://github.com/pytorch/vision/pull/7772",
     code=f"{_HOME}:ChangedInputs",
 )
 

@@ -31,6 +31,7 @@ RULE = Rule(
     why="A person whose record is in k pairs or windows changes each sum by k clip norms: epsilon holds for k records.",
     fix="Use each record once, in windows without overlap, claim for groups (--group-size K), or accept if equal "
     "parts are different persons.",
+    source="https://arxiv.org/abs/2310.03104",
     code="dpspec_recording.rules.paired_records:PairedRecords",
 )
 

@@ -20,6 +20,7 @@ RULE = Rule(
     summary="a buffer, a parameter or an attribute of the model holds rows of the dataset",
     why="A released buffer is a copy of these records, and a forward pass that reads it makes others depend on them.",
     fix="Keep records out of the model: begin prototypes and inducing points with public or random values.",
+    source="https://github.com/vanderschaarlab/synthcity/pull/64",
     code="dpspec_recording.rules.records_in_model:RecordsInModel",
 )
 

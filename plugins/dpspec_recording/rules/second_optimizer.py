@@ -35,6 +35,7 @@ RULE = Rule(
     fix="Train all tensors with the private optimizer, or the others on public records: declare these by public= of "
     "dpspec.record or --public-data, or train in a separate script. Let the loss of a generator read records through "
     "the weights of the private model alone, with a fixed number of rows.",
+    source="https://github.com/Team-TUD/CTAB-GAN-Plus/issues/2",
     code="dpspec_recording.rules.second_optimizer:SecondOptimizer",
 )
 

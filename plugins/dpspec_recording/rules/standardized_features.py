@@ -22,6 +22,7 @@ RULE = Rule(
     "means; or a step reads such a statistic",
     why="Statistics of the records scale or fill each record: a record changes the features of all.",
     fix="Scale and fill by public constants. dpspec.replay tests whether constants depend on a record.",
+    source="https://github.com/NVIDIA/NVFlare/tree/main/examples/hello-world/hello-dp",
     code="dpspec_recording.rules.standardized_features:StandardizedFeatures",
 )
 
