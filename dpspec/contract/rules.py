@@ -38,7 +38,7 @@ class Rule:
         summary: The observed mistake.
         why: Why this matters for privacy.
         fix: The change that removes the cause.
-        source: Where somebody made this mistake: the URL of a public incident (an issue, a pull request, a paper, a
+        source: An example of the mistake: the URL of a public incident (an issue, a pull request, a paper, a
             shipped example), a package with its version, or :data:`MADE_TWICE`. Rules of dpspec have one.
     """
 

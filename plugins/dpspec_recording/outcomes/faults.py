@@ -69,8 +69,8 @@ class Fault:
         name: An identifier, for code.
         assumption: The name of the condition that a training with this fault violates.
         title: The fault in words. A count of it, or a property without it, is the test's name for users.
-        source: Where somebody made this mistake: the URL of a public incident (an issue, a pull request, a paper, a
-            shipped example) that the fault observes, a package with its version, or
+        source: An example of the mistake: the URL of a public incident (an issue, a pull request, a paper, a shipped
+            example) that the fault observes, a package with its version, or
             :data:`~dpspec.contract.rules.MADE_TWICE`.
         advice: A likely cause, and what to do.
         limit_of: The kind of deviation that the limit of its tests measures.

@@ -79,7 +79,7 @@ class MixingDataset(TrainingRule[MixingFacts]):
             return ""
         return (
             f"{facts.mixed} of {facts.read} records that were read again from {facts.dataset} have other values if "
-            "other records of the dataset change: __getitem__ mixes records, or uses statistics of them."
+            "other records of the dataset change: __getitem__ mixes records, or uses their statistics."
         )
 
 

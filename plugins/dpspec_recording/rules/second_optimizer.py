@@ -72,7 +72,7 @@ class Doubt:
     """Why the gradients of an optimizer may depend on records.
 
     Attributes:
-        text: Without a final mark; empty if no replayed step shows what they read.
+        text: Without a final mark; empty if no replayed step shows their sources.
         is_question: Whether the text is a question.
     """
 

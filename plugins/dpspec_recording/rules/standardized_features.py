@@ -242,7 +242,7 @@ def statistics_of(table: Any) -> list[tuple[Any, Any]]:
 
 
 def _is(values: Any, statistic: tuple[Any, Any]) -> bool:
-    """Whether a vector has the values of a statistic, most of which have more decimals than public constants."""
+    """Whether a vector has the values of a statistic with more decimals than public constants, except for a few."""
     expected, deviation = statistic
     if values.shape != expected.shape or not bool(expected.isfinite().all()):
         return False

@@ -1,4 +1,4 @@
-"""Every rule and fault of dpspec says where somebody made the mistake that it finds."""
+"""Every rule and fault of dpspec has a source: an example of its mistake."""
 
 import pkgutil
 import re
