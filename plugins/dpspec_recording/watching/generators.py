@@ -52,11 +52,11 @@ class _Kept:
 
 
 #: By the device and the seed of a generator.
-_kept: defaultdict[tuple[str, int], _Kept] = defaultdict(_Kept)
+_recordings: defaultdict[tuple[str, int], _Kept] = defaultdict(_Kept)
 
 
 def _states_of(generator: torch.Generator) -> _Kept:
-    return _kept[generator.device.type, generator.initial_seed()]
+    return _recordings[generator.device.type, generator.initial_seed()]
 
 
 def keep_state(generator: torch.Generator, state: Tensor) -> None:
