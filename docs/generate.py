@@ -1,4 +1,4 @@
-"""Write the pages of docs/reference, and of compatibility: ``python docs/generate.py``. A test compares them."""
+"""Write the pages of docs/reference, of compatibility and of mistakes: ``python docs/generate.py``. A test compares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generator import checks, commands, compatibility, python, rules, scripts, spec, statement, tools
+from generator import checks, commands, compatibility, mistakes, python, rules, scripts, spec, statement, tools
 from generator.markdown import table, tidy
 
 from dpspec.contract.catalog import Catalog
@@ -66,6 +66,7 @@ def pages() -> dict[str, str]:
         "recorded-names.md": scripts.page(),
         "statement.md": statement.page(),
         "../plugins/compatibility.md": compatibility.page(),
+        "../explanation/mistakes.md": mistakes.page(),
     }
     return {name: NOTE + text for name, text in written.items()}
 

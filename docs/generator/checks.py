@@ -23,10 +23,9 @@ COMPARED = {
     "per-layer-noise": "squared noise of the quietest layer over all steps and at a step, and of the quietest "
     "coordinate",
     "independent-noise": "products of the noise of two steps, of all steps at one distance, along all earlier steps, "
-    "along the sums, and of two ranks; values that repeat within a step; exactly: equal seeds of noise and batches",
+    "along the sums, and of two ranks; values that repeat within a step",
     "noise-law": "shares of values in intervals, in total and at each step; trailing zero bits; components of steps, "
     "rows and columns along earlier ones, and the volume that they span",
-    "secret-randomness": "seeds of an unseeded torch.Generator()",
     "update": "number of updates, parameter changes outside the optimizer, gradients other than the noisy sum; equal "
     "gradients, sums and options of ranks",
     "update-rule": "updates recomputed by the optimizer of torch or optax",

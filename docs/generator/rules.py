@@ -8,7 +8,8 @@ HEAD = """# Rules
 `dpspec check` evaluates these rules on a recorded training. A rule that fires is a caution: the verdict stays, and the
 exit code is 1 until the cause is gone or you accept the rule with `--accept NAME` (in a spec `training.accept`, with a
 reason). `--select NAME` evaluates only some rules, `--ignore NAME` omits one, and `dpspec rules` lists all. Rules that
-need the first step only also warn during the training, once. [Mistakes](../explanation/mistakes.md) has examples.
+need the first step only also warn during the training, once. The table of
+[mistakes](../explanation/mistakes.md#rules-and-tests) has the noticed mistake, the fix and the source of each rule.
 
 A plugin adds rules with the hook `dpspec_rules`, which returns descriptors `dpspec.contract.rules.Rule`. Their code is
 a subclass of `TrainingRule` in the same module, whose `kind` is the frozen dataclass of its facts; without one, its
@@ -17,6 +18,5 @@ facts are a mapping.
 
 
 def page() -> str:
-    """A section for each rule."""
-    sections = [f"## {rule.name}\n\nNotices: {rule.summary}.\n\nWhy: {rule.why}\n\nFix: {rule.fix}\n" for rule in RULES]
-    return tidy("\n".join([HEAD, *sections]))
+    """A section for each rule: why its mistake matters."""
+    return tidy("\n".join([HEAD, *(f"## {rule.name}\n\n{rule.why}\n" for rule in RULES)]))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F")
 
+#: The source of a rule or fault without a public incident: two people made the mistake while they used dpspec.
+MADE_TWICE = "two people who used dpspec"
+
 #: The rule on delta, which holds for each claim, of a recorded run or of a spec.
 LARGE_DELTA = "large-delta"
 LARGE_DELTA_WHY = "Publishing one record in full satisfies such a claim."
@@ -35,6 +38,8 @@ class Rule:
         summary: The observed mistake.
         why: Why this matters for privacy.
         fix: The change that removes the cause.
+        source: An example of the mistake: the URL of a public incident (an issue, a pull request, a paper, a
+            shipped example), a package with its version, or :data:`MADE_TWICE`. Rules of dpspec have one.
     """
 
     name: str
@@ -42,6 +47,7 @@ class Rule:
     why: str
     fix: str
     code: str
+    source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +83,6 @@ class RuleStep:
         number: Counted from 1.
         drawn: The indices of the drawn records; None if they were not observed.
         norms: The clipped norms that a custom loop reported, (b,); None for others.
-        unclipped_norms: The norms before clipping, (b,), if the loop reported them too; otherwise None.
         noise: The noise that a custom loop reported, a flat tensor; None for others.
         clip_norm: NaN if it was not observed.
         noise_generators, batch_generators: Generators of torch from which the reported noise, and the indices of the
@@ -91,7 +96,6 @@ class RuleStep:
     noise: Any = None
     noise_generators: tuple[Any, ...] = ()
     batch_generators: tuple[Any, ...] = ()
-    unclipped_norms: np.ndarray[Any, Any] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,6 @@ class PendingStep:
     that a custom loop reported. noise_generators, batch_generators: of torch, from which a traced step of a custom loop
     drew its noise and indices. rank: of this process among several.
     norms: (b,) of the contributions of each call, as a tensor or an array, or the observed call.
-    unclipped_norms: (b,) before clipping, of each call of a custom loop that reports them.
     indices: the tensors of indices that a custom loop reported.
     silent: the loop did not report whether there was noise. Otherwise a step without a sketch had none.
     """
@@ -47,7 +46,6 @@ class PendingStep:
     options: Mapping[str, OptionChange] = field(default_factory=dict)
     rank: RankStep | None = None
     norms: list[Any] = field(default_factory=list)
-    unclipped_norms: list[Tensor] = field(default_factory=list)
     sketch: Any = None
     summed: bool = False
     noised: bool = False
@@ -80,8 +78,6 @@ class PendingStep:
             is_row = torch.ones(len(norms), dtype=torch.bool, device=norms.device)
             is_row[zeros[-surplus:]] = False
             self.norms[number] = norms[is_row]
-            if len(self.unclipped_norms) == len(self.norms) and len(self.unclipped_norms[number]) == len(norms):
-                self.unclipped_norms[number] = self.unclipped_norms[number][is_row]
             self.rows -= surplus
             return
 
@@ -93,12 +89,6 @@ class PendingStep:
         if not self.norms or not all(isinstance(norms, Tensor) for norms in self.norms):
             return None
         return torch.cat([norms.reshape(-1) for norms in self.norms]).double().cpu().numpy()
-
-    def reported_unclipped_norms(self) -> Any:
-        """The norms before clipping that a custom loop reported, (b,); None if a call has none."""
-        if not self.unclipped_norms or len(self.unclipped_norms) != len(self.norms):
-            return None
-        return torch.cat(self.unclipped_norms).cpu().numpy()
 
     def finish(self, layers: int) -> tuple[PublicStep, InternalStep]:
         """The record of the step: one transfer from the device for its scalars, one for its noise, one for its norms.

@@ -215,12 +215,9 @@ class Recorder:
         """
         self._reporting("sampled").sampled(indices)
 
-    def clipped(self, norms: Array | Sequence[float], *, unclipped: Array | Sequence[float] | None = None) -> None:
-        """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up.
-
-        ``unclipped``: the norms (b,) before clipping, which the rule ``equal-norms`` reads if they are given.
-        """
-        self._reporting("clipped").clipped(norms, unclipped)
+    def clipped(self, norms: Array | Sequence[float]) -> None:
+        """Report the l2 norms (b,) of the contributions after clipping; several calls in a step add up."""
+        self._reporting("clipped").clipped(norms)
 
     def noised(self, noise: Array | Iterable[Array]) -> None:
         """Report the noise that was added to the sum of clipped gradients, before any division.

@@ -21,7 +21,7 @@ from dpspec_recording.parts import Parts
 from dpspec_recording.ranks.group import Group
 from dpspec_recording.ranks.rank_watch import data_digest
 from dpspec_recording.recognized import inner_module
-from dpspec_recording.watching.generators import continued_state, keep
+from dpspec_recording.watching.generators import continued_state, keep, keep_state
 from dpspec_recording.watching.optimizer_updates import is_fresh
 
 #: Seconds, and share of the elapsed time, that notes may take; a script that saves at each step is noted at some.
@@ -139,6 +139,8 @@ class StateWatch:
         generator = self._generator_of(drawing)
         try:
             state = continued_state(generator, self._secret) if start else generator.get_state()
+            if not start:
+                keep_state(generator, state)
             return hashlib.sha256(f"seed {generator.initial_seed()}".encode()).hexdigest(), tensor_digest(state)
         except (RuntimeError, TypeError, AttributeError):
             return "", ""

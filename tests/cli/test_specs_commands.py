@@ -64,7 +64,7 @@ def test_show_reads_back_to_the_same_spec(dpspec, counting, tmp_path):
         ("one-record", "assumption one-record\n    Each index of the dataset is one record, the rows of a", (), ()),
         ("noise-scale", "check noise-scale\n", (), ()),
         ("model-state", "channel model-state\n    Channel by which records can reach a recorded model", (), ()),
-        ("guessable-seed", "rule guessable-seed\n    Caution about a recorded run: torch, or the ", (), ()),
+        ("guessable-seed", "rule guessable-seed\n    Caution about a recorded run: a generator of torch", (), ()),
         *((verdict, f"verdict {verdict}\n    ", (), ()) for verdict in VERDICTS),
     ],
 )

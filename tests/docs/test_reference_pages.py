@@ -23,8 +23,8 @@ from dpspec.reporters.words import VERDICTS
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS / "reference"
 
-#: The generated page outside of that folder, seen from it.
-COMPATIBILITY = "../plugins/compatibility.md"
+#: The generated pages outside of that folder, seen from it.
+OTHERS = ["../explanation/mistakes.md", "../plugins/compatibility.md"]
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +43,10 @@ def pages(generator: ModuleType) -> dict[str, str]:
 
 
 def test_every_page_is_generated(pages: dict[str, str]) -> None:
-    assert sorted(pages) == [COMPATIBILITY, *sorted(path.name for path in REFERENCE.iterdir())]
+    assert sorted(pages) == [*OTHERS, *sorted(path.name for path in REFERENCE.iterdir())]
 
 
-@pytest.mark.parametrize("name", [COMPATIBILITY, *sorted(path.name for path in REFERENCE.iterdir())])
+@pytest.mark.parametrize("name", [*OTHERS, *sorted(path.name for path in REFERENCE.iterdir())])
 def test_generated_pages_say_what_the_code_says(name: str, pages: dict[str, str]) -> None:
     assert (REFERENCE / name).read_text(encoding="utf-8") == pages[name], "run: python docs/generate.py"
 

@@ -58,8 +58,8 @@ class Adapter:
         """The training reports the numbers of drawn records."""
         raise _is_observed("sampled")
 
-    def clipped(self, norms: Any, unclipped: Any) -> None:
-        """The training reports norms after clipping, and before it if ``unclipped`` has some."""
+    def clipped(self, norms: Any) -> None:
+        """The training reports norms after clipping."""
         raise _is_observed("clipped")
 
     def noised(self, noise: Any) -> None:

@@ -99,13 +99,11 @@ class CustomLoop(Adapter):
             present = drawn if planted is None else np.asarray(planted.present(drawn), dtype=np.int64)
             self.step.members.append(present)
 
-    def clipped(self, norms: Any, unclipped: Any) -> None:
-        """The loop reports norms after clipping, and before it if ``unclipped`` has some."""
+    def clipped(self, norms: Any) -> None:
+        """The loop reports norms after clipping."""
         with self.unobserved():
             clipped_norms = _norms(norms)
             self.step.norms.append(clipped_norms)
-            if unclipped is not None:
-                self.step.unclipped_norms.append(_norms(unclipped))
             self.step.add_rows(clipped_norms.numel())
 
     def noised(self, noise: Any) -> None:

@@ -101,8 +101,7 @@ class Steps:
             raise UsageError(f"report got {len(norms)} norms of {len(numbers)} records: give return_grad_norms=True")
         members = numbers >= 0
         self._recorder.sampled(numbers[members])
-        unclipped = norms[: len(numbers)][members]
-        self._recorder.clipped(np.minimum(unclipped, self._clip_norm), unclipped=unclipped)
+        self._recorder.clipped(np.minimum(norms[: len(numbers)][members], self._clip_norm))
         sums = self._tree.trained(total)
         self._tree.require_frozen(params)
         self._recorder.summed(sums)

@@ -31,6 +31,7 @@ CONTRADICTED = Fault(
     assumption="nothing-unseen",
     title="lower bound by canaries, above the bound of the recorded schedule",
     observed="measured",
+    source="https://arxiv.org/abs/2602.17454",
     advice="",
 )
 
@@ -39,6 +40,7 @@ UNSCORED = Fault(
     assumption="canaries",
     title="inserted canaries without a score",
     observed="reported",
+    source="https://github.com/kiddyboots216/privacy-auditing-of-llms/blob/main/audit_mia.py",
     advice="Call run.score after the block, in the training script, and keep canaries.npz in the folder.",
 )
 

@@ -16,6 +16,7 @@ def _declared(name: str, assumption: str, quantity: str) -> Fault:
         assumption=assumption,
         title=f"{quantity} that the spec declares",
         observed="reported",
+        source="https://github.com/google-deepmind/jax_privacy/issues/288",
         advice=f"Train with the {quantity} of the spec, or declare the executed one.",
     )
 

@@ -1,11 +1,14 @@
 """The generator of a recorded training's noise, and what its float32 numbers reveal with certainty."""
 
 import math
+from dataclasses import replace
 
 from dpspec.accounting import SMALLEST_TENSOR, revealed_by_schedule
 from dpspec.contract.executed import ExecutedNoise
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.probes.seeds import SeedFacts, Seeds
+from dpspec_recording.probes.rules import Rules
+from dpspec_recording.rules import guessable_seed
+from dpspec_recording.rules.guessable_seed import GuessableSeeds
 
 #: The generators of torch by the type of their device.
 _GENERATORS = {"cpu": "torch's CPU generator", "cuda": "torch's CUDA generator"}
@@ -16,9 +19,14 @@ _BITS = 64
 
 def recorded_noise(run: RecordedRun) -> ExecutedNoise | None:
     """The generator of Opacus, which draws the noise of each parameter on its device; None for other loops."""
-    facts = run.fact(Seeds)
-    if facts is None or not facts.noise_device:
+    rules = run.fact(Rules)
+    noted = () if rules is None else rules.of(guessable_seed.RULE, GuessableSeeds)
+    observed = [facts for facts in noted if facts is not None and facts.noise_device]
+    if not observed or len(observed) < len(noted):
         return None
+    facts = replace(
+        observed[0], seed_bits=min(seeds.seed_bits for seeds in observed), draws=min(seeds.draws for seeds in observed)
+    )
     is_known = facts.seed_bits < _BITS or facts.noise_device == "cpu"
     return ExecutedNoise(
         generator=_GENERATORS.get(facts.noise_device, f"torch's generator on {facts.noise_device}"),
@@ -28,7 +36,7 @@ def recorded_noise(run: RecordedRun) -> ExecutedNoise | None:
     )
 
 
-def _revealed(run: RecordedRun, facts: SeedFacts) -> float:
+def _revealed(run: RecordedRun, facts: GuessableSeeds) -> float:
     """The probability of Theorem F1 for the executed schedule, with the noise multipliers of its options."""
     header = run.header
     is_float32 = facts.noise_device == "cpu" and facts.draws == 1 and header.dtypes == ("float32",)

@@ -22,6 +22,7 @@ SHORTER = Fault(
     assumption="steps",
     title="ranks with fewer steps than others",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/issues/191",
     advice="All ranks must make all steps, an empty batch included.",
 )
 OTHER_SETUP = Fault(
@@ -29,6 +30,7 @@ OTHER_SETUP = Fault(
     assumption="update",
     title="facts and options that differ between ranks",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/issues/191",
     advice="Give all ranks the same model, optimizer, loader and arguments of make_private.",
 )
 ONE_NOISE = Fault(
@@ -36,6 +38,7 @@ ONE_NOISE = Fault(
     assumption="noise-scale",
     title="steps whose noise is not added by one rank, always the same",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/issues/191",
     advice="Leave add_noise and the attribute rank of Opacus' distributed optimizer unchanged.",
 )
 EACH_NOISE = Fault(
@@ -43,6 +46,7 @@ EACH_NOISE = Fault(
     assumption="noise-scale",
     title="steps at which a rank adds no noise to its rows",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/issues/191",
     advice="Leave add_noise unchanged, and give all ranks the same noise multiplier.",
 )
 ALIKE = Fault(
@@ -50,6 +54,7 @@ ALIKE = Fault(
     assumption="independent-noise",
     title="noise of two ranks' rows along each other",
     observed="reported",
+    source="https://github.com/fedbiomed/fedbiomed/pull/794",
     advice="Draw noise of the whole shape on each rank, or seed each rank differently.",
 )
 UNEQUAL = Fault(
@@ -57,6 +62,7 @@ UNEQUAL = Fault(
     assumption="update",
     title="steps with different gradients or parameters on the ranks",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/191",
     advice="Call step() of make_private's optimizer on every rank, for every batch.",
 )
 NO_SUM = Fault(
@@ -64,6 +70,7 @@ NO_SUM = Fault(
     assumption="update",
     title="steps whose gradients are not the sum of all ranks'",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/191",
     advice=(
         "Leave reduce_gradients unchanged, and let exactly the ranks of the run take part in it. For FSDP2 "
         "with loss_reduction='sum', call set_gradient_divide_factor(1.0)."
@@ -74,6 +81,7 @@ SHARED = Fault(
     assumption="sampling",
     title="records drawn by several ranks at one step",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/pull/745",
     advice=("Give make_private a model in a wrapper for several processes, so that its loader divides the records."),
 )
 SEEDS = Fault(
@@ -81,6 +89,7 @@ SEEDS = Fault(
     assumption="sampling",
     title="steps at which two ranks draw from one seed",
     observed="reported",
+    source="https://github.com/fedbiomed/fedbiomed/pull/794",
     advice=(
         "Seed each rank differently, for example by torch.manual_seed(seed + rank): ranks draw together otherwise."
     ),
@@ -90,6 +99,7 @@ FOREIGN = Fault(
     assumption="sampling",
     title="steps with records from outside of a rank's share",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/pull/745",
     advice="All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
 )
 RECOUNTED = Fault(
@@ -97,6 +107,7 @@ RECOUNTED = Fault(
     assumption="accounting",
     title="parts whose accountant does not continue the earlier history",
     observed="reported",
+    source="https://github.com/adap/flower/tree/main/examples/opacus",
     advice=(
         "An accountant that starts again gives the epsilon of its last part alone: keep one engine over all "
         "rounds, or save the accountant's state with the checkpoint, and load it before dpspec.record "

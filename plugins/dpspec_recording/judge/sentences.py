@@ -27,9 +27,8 @@ from dpspec_recording.probes.public_steps import PublicSteps
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.rules import Rules
 from dpspec_recording.probes.updates import Updates
-from dpspec_recording.rules import duplicate_records, loaded_weights, second_optimizer
+from dpspec_recording.rules import duplicate_records, second_optimizer
 from dpspec_recording.rules.duplicate_records import CopyFacts
-from dpspec_recording.rules.loaded_weights import LoadFacts
 from dpspec_recording.rules.second_optimizer import OtherOptimizers
 
 F = TypeVar("F")
@@ -69,7 +68,7 @@ def confirmations(
         yield from _outside(run, script, released=released)
     if run.resumed is not None and received_parts(run.resumed):
         yield "the server has of these records only the weights after each part: no other update, statistic or loss"
-    choices = f"checkpoints, stopping by loss{_loads(run)}{_reads(run, script)}"
+    choices = f"checkpoints, stopping by loss{_reads(run, script)}"
     model = "model was" if released else "weights follow from recorded ones, and were"
     yield f"the released {model} chosen without records ({choices})"
     architecture = ("features chosen by labels", "classes", "vocabulary", "layer sizes")
@@ -241,12 +240,6 @@ def _tested(run: RecordedRun) -> Iterator[str]:
         )
 
 
-def _loads(run: RecordedRun) -> str:
-    """The number of loads within the block, whose weights a loss on the records may have chosen; empty without."""
-    loads = sum(facts.loads for facts in _noted(run, loaded_weights.RULE, LoadFacts) if facts is not None)
-    return f", {several(loads, 'load')} of weights within the block" if loads else ""
-
-
 def _no_copies(run: RecordedRun) -> str:
     """The fact that no two records are equal, if the rule on copies read the dataset and no part has any.
 
@@ -340,8 +333,7 @@ def _audits(run: RecordedRun) -> str:
 def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[FiredRule]) -> Iterator[str]:
     """The first facts of a faulty run: an exception, the missing end, other writes to weights, and advice on checks.
 
-    A second optimizer, or loaded weights, move parameters between the steps, so checks of the parameters follow from
-    them and get no advice.
+    A second optimizer moves parameters between the steps, so checks of the parameters follow from it and get no advice.
     """
     end = run.end
     if end is None:
@@ -351,10 +343,9 @@ def run_facts(run: RecordedRun, rejected: Sequence[RunTest], rules: Sequence[Fir
     moved = [test for test in rejected if test.name in (MOVED.name, OTHER_PARAMETERS.name)]
     optimizers = _noted(run, second_optimizer.RULE, OtherOptimizers)
     with_others = [facts for facts in optimizers if facts is not None and facts.optimizers]
-    explaining = {loaded_weights.RULE.name}
-    if with_others and with_others[0].changes_model:  # the caution is of the first part with another optimizer
-        explaining.add(second_optimizer.RULE.name)
-    causes = [rule for rule in rules if rule.name in explaining]
+    # the caution is of the first part with another optimizer
+    is_cause = bool(with_others) and with_others[0].changes_model
+    causes = [rule for rule in rules if is_cause and rule.name == second_optimizer.RULE.name]
     for rule in causes if moved else ():
         yield f"{rule.text} {rule.fix}"
     yield from advice_on([test for test in rejected if not causes or test not in moved], rejected)

@@ -159,7 +159,6 @@ _ALL = (
             "uses of the generators depend on the records, and no random number is used twice: a script that sets"
             " a constant seed must keep it secret"
         ),
-        advice="Seed generators from the operating system, and publish no seed.",
     ),
     Condition(
         name="precision",

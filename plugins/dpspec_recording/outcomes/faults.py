@@ -8,6 +8,7 @@ makes all outcomes of its tests.
 ...     assumption="noise-scale",
 ...     title="parameter updates without noise",
 ...     observed="reported",
+...     source="https://github.com/meta-pytorch/opacus/issues/313",
 ...     advice="Add noise at each update.",
 ... )
 >>> test = fault.none_found(2, "first at step 7")
@@ -68,6 +69,9 @@ class Fault:
         name: An identifier, for code.
         assumption: The name of the condition that a training with this fault violates.
         title: The fault in words. A count of it, or a property without it, is the test's name for users.
+        source: An example of the mistake: the URL of a public incident (an issue, a pull request, a paper, a shipped
+            example) that the fault observes, a package with its version, or
+            :data:`~dpspec.contract.rules.MADE_TWICE`.
         advice: A likely cause, and what to do.
         limit_of: The kind of deviation that the limit of its tests measures.
     """
@@ -76,6 +80,7 @@ class Fault:
     assumption: str
     title: str
     observed: Observed
+    source: str
     advice: str
     limit_of: LimitOf = "all-steps"
 

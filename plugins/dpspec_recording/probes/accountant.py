@@ -42,6 +42,7 @@ STEPS = Fault(
     assumption="accounting",
     title="steps counted by the accountant",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/issues/535",
     advice=(
         "Let the accountant count each update: keep the step hook of make_private, change nothing in its "
         "history, and use one engine for the optimizer and for get_epsilon."
@@ -52,6 +53,7 @@ NOISE = Fault(
     assumption="accounting",
     title="noise multiplier of the accountant",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/issues/757",
     advice=(
         "The accountant counts another noise multiplier than the optimizer used: give both the same one, "
         "and change it by a scheduler of Opacus only."
@@ -62,6 +64,7 @@ RATE = Fault(
     assumption="accounting",
     title="sampling rate of the accountant",
     observed="reported",
+    source="package DPTrainer 0.1.2",
     advice=(
         "The accountant counts another sampling rate than the loader drew with: take both from one call of "
         "make_private, and change neither."

@@ -52,6 +52,7 @@ COUNT_NOISE = Fault(
     assumption="noise-scale",
     title="noise of the count of unclipped records",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/757",
     advice="Leave add_noise and unclipped_num_std of the optimizer unchanged.",
 )
 SILENT = Fault(
@@ -59,6 +60,7 @@ SILENT = Fault(
     assumption="noise-scale",
     title="counts of unclipped records without noise",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/757",
     advice=("Leave add_noise and unclipped_num_std of the optimizer unchanged: a count without noise shows a record."),
 )
 NEXT_NORM = Fault(
@@ -66,6 +68,7 @@ NEXT_NORM = Fault(
     assumption="data-independent-hyperparameters",
     title="clip norms that do not follow from the noisy count before",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/757",
     advice="Let AdaClipDPOptimizer alone set its clip norm: others may depend on the records.",
 )
 

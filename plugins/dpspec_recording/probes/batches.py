@@ -48,6 +48,7 @@ ORDERED = Fault(
     assumption="sampling",
     title="assumed Poisson sampling, although the loader's batches are",
     observed="reported",
+    source="https://github.com/lxuechen/private-transformers/issues/7",
     advice="Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
 )
 UNOBSERVED = Fault(
@@ -55,6 +56,7 @@ UNOBSERVED = Fault(
     assumption="sampling",
     title="steps without an observed batch",
     observed="reported",
+    source="package DPTrainer 0.1.2",
     advice=(
         "Iterate the loader that make_private returned, instead of the original DataLoader, and give this "
         "loader to dpspec.record: batches of another loader have no known sampling rate. Make one step with "
@@ -71,6 +73,7 @@ FILLED = Fault(
     assumption="sampling",
     title="empty batches that rand_on_empty replaced by a random row",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/pull/806",
     advice=(
         "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn "
         "alone, the sum without it has the random row in its place, and moves by two clip norms."
@@ -81,6 +84,7 @@ SEVERAL = Fault(
     assumption="sampling",
     title="steps with several drawn batches",
     observed="reported",
+    source="https://github.com/google-deepmind/jax_privacy/pull/271",
     advice=(
         "Step with every drawn batch by itself, also with a small one. Skipping drawn batches changes the sampling "
         "distribution; joining batches changes the sampling rate."

@@ -24,14 +24,12 @@ from dpspec_recording.probes.public_steps import PublicSteps
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.reported_gradients import ReportedGradients
 from dpspec_recording.probes.rules import Rules
-from dpspec_recording.probes.seeds import Seeds
 from dpspec_recording.probes.sums import Sums
 from dpspec_recording.probes.updates import Updates
 
 PROBES: tuple[type[Probe[Any]], ...] = (
     Options,
     Noise,
-    Seeds,
     Parameters,
     ModelState,
     NoisyGradients,

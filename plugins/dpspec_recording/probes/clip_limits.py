@@ -48,6 +48,7 @@ LIMITS = Fault(
     assumption="clipping",
     title="norm to which gradients are clipped, over the norm by which their noise is scaled",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/202",
     advice=(
         "Opacus clips by max_grad_norms per layer, or by the model's max_grad_norm with ghost clipping. It "
         "scales noise by the optimizer's max_grad_norm, which alone its schedulers set. Set both, between "

@@ -42,6 +42,7 @@ CONTRIBUTIONS = Fault(
     assumption="clipping",
     title="steps with more or fewer contributions than drawn records",
     observed="reported",
+    source="https://github.com/tensorflow/privacy/issues/81",
     advice=(
         "Report one norm for each record of the batch that run.sampled reported, of a record without "
         "gradient 0: missing or additional contributions have another sensitivity."
@@ -52,6 +53,7 @@ UNCLIPPED = Fault(
     assumption="clipping",
     title="gradient sums without an observed clipping",
     observed="reported",
+    source="package dp-lora 0.1.0",
     advice=(
         "Call backward() on the loss of make_private's criterion only: the gradient of a plain loss enters "
         "the sum without clipping. Create the criterion once, by make_private, and use it for every batch."
@@ -62,6 +64,7 @@ LONGER = Fault(
     assumption="clipping",
     title="steps with a sum longer than its clipped contributions allow",
     observed="reported",
+    source="https://github.com/illidanlab/dpgan/issues/4",
     advice=(
         "The reported norms do not belong to the contributions of the reported sum: give run.clipped the "
         "norm of each record's whole gradient, over all layers together, after clipping. Clipping each "

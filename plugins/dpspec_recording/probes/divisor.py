@@ -37,6 +37,7 @@ OTHER = Fault(
     assumption="data-independent-hyperparameters",
     title="divisor of the gradient",
     observed="reported",
+    source="https://github.com/meta-pytorch/opacus/issues/571",
     advice=(
         "The optimizer's gradient is not the noisy sum over the declared divisor: leave scale_grad "
         "unchanged, and clip or scale the noisy gradient in the inner optimizer."

@@ -44,6 +44,7 @@ ADDED = Fault(
     assumption="clipping",
     title="batches with other gradients than the second backward pass left",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/692",
     advice="Give every term of the loss to make_private's criterion, and change no gradient before the step.",
 )
 

@@ -56,6 +56,7 @@ CHANGED = Fault(
     assumption="model-state",
     title="changed model state without noise",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/472",
     advice=(
         "Running statistics of a layer, means and histories of losses are computed from records: remove "
         "them. State that reads no record, such as a step counter, belongs outside of the recorded model."

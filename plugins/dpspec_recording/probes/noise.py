@@ -47,11 +47,15 @@ _EACH_COORDINATE = (
     "Some coordinates got less noise than others, or none: draw noise of the same standard deviation for each."
 )
 
+#: Noise that repeats, of nodes that set a global seed.
+_SOURCE = "https://github.com/fedbiomed/fedbiomed/pull/794"
+
 WITHOUT_NOISE = Fault(
     name="update-without-noise",
     assumption="noise-scale",
     title="parameter updates without noise",
     observed="reported",
+    source=_SOURCE,
     advice="Add noise at each update, also for an empty batch: a step without noise releases its exact sum.",
 )
 QUIETEST_LAYER = Fault(
@@ -59,6 +63,7 @@ QUIETEST_LAYER = Fault(
     assumption="per-layer-noise",
     title="chi-square of the quietest layer",
     observed="reported",
+    source=_SOURCE,
     advice=(
         "One tensor of the model got less noise than the others, or none: draw noise of the same standard "
         "deviation for every trained tensor, at each step."
@@ -69,6 +74,7 @@ QUIETEST_LAYER_AT_A_STEP = Fault(
     assumption="per-layer-noise",
     title="chi-square of the quietest layer at a step",
     observed="reported",
+    source=_SOURCE,
     advice=(
         "One tensor of the model got less noise than the others, or none: draw noise of the same standard "
         "deviation for every trained tensor, at each step."
@@ -80,6 +86,7 @@ REPEATED = Fault(
     assumption="independent-noise",
     title="absolute values that repeat within a step",
     observed="reported",
+    source=_SOURCE,
     advice=FRESH,
 )
 POOLED = Fault(
@@ -87,6 +94,7 @@ POOLED = Fault(
     assumption="independent-noise",
     title="absolute values that repeat between steps",
     observed="reported",
+    source=_SOURCE,
     advice=(
         "Numbers of the noise return (a table, a pool of vectors, one key for several tensors, noise of an earlier "
         "step in another order), and a difference of steps or coordinates has none: draw new noise for every "
@@ -98,6 +106,7 @@ EXTREME = Fault(
     assumption="noise-law",
     title="largest absolute value of all noise",
     observed="reported",
+    source=_SOURCE,
     advice=(
         "Noise is cut (clamp, trunc_normal_) or has other tails: an output beyond the cut shows a record "
         "with certainty. "
@@ -110,6 +119,7 @@ DIRECTIONS = Fault(
     assumption="independent-noise",
     title="components of all steps along each other",
     observed="reported",
+    source=_SOURCE,
     advice=FRESH,
 )
 PAIRS = Fault(
@@ -117,6 +127,7 @@ PAIRS = Fault(
     assumption="independent-noise",
     title="noise of two steps along each other",
     observed="reported",
+    source=_SOURCE,
     advice=FRESH,
     limit_of="one-step",
 )
@@ -125,6 +136,7 @@ DISTANCES = Fault(
     assumption="independent-noise",
     title="noise of all steps at one distance along each other",
     observed="reported",
+    source=_SOURCE,
     advice=FRESH,
 )
 QUIET = Fault(
@@ -132,6 +144,7 @@ QUIET = Fault(
     assumption="per-layer-noise",
     title="chi-square of the quietest coordinate of all",
     observed="reported",
+    source=_SOURCE,
     advice=_EACH_COORDINATE,
     limit_of="other-quantity",
 )
@@ -140,6 +153,7 @@ ALIGNED = Fault(
     assumption="noise-law",
     title="components of vectors of noise along earlier ones",
     observed="reported",
+    source=_SOURCE,
     advice=_ALL_DIRECTIONS,
     limit_of="other-quantity",
 )
@@ -148,6 +162,7 @@ FLAT = Fault(
     assumption="noise-law",
     title="volume that vectors of noise span",
     observed="reported",
+    source=_SOURCE,
     advice=_ALL_DIRECTIONS,
     limit_of="other-quantity",
 )
@@ -156,6 +171,7 @@ UNEVEN = Fault(
     assumption="per-layer-noise",
     title="variation of the squared noise over coordinates",
     observed="reported",
+    source=_SOURCE,
     advice=_EACH_COORDINATE,
     limit_of="other-quantity",
 )
@@ -164,6 +180,7 @@ CENTERED = Fault(
     assumption="noise-law",
     title="sums of noise over a tensor, its rows or its columns",
     observed="reported",
+    source=_SOURCE,
     advice=(
         "Noise was centered: it cancels in a sum over coordinates, which then shows the exact sum of the records. "
         f"{GAUSSIAN}"
@@ -175,6 +192,7 @@ LENGTHS = Fault(
     assumption="noise-law",
     title="variation of the noise's length over the steps",
     observed="reported",
+    source=_SOURCE,
     advice=(
         "Noise was scaled to a fixed length or deviation: who knows the sum without a record sees whether the rest has "
         f"this length. {GAUSSIAN}"
@@ -186,6 +204,7 @@ SHAPE = Fault(
     assumption="noise-law",
     title="share of values in an interval",
     observed="reported",
+    source=_SOURCE,
     advice=GAUSSIAN,
 )
 ALONG = Fault(
@@ -193,6 +212,7 @@ ALONG = Fault(
     assumption="independent-noise",
     title="noise of each step along its sum",
     observed="reported",
+    source=_SOURCE,
     advice="The clipped sum contains some of the noise that is added to it: draw noise that nothing else uses.",
     limit_of="one-step",
 )
@@ -201,6 +221,7 @@ COARSE = Fault(
     assumption="noise-law",
     title="values rounded more coarsely than their type",
     observed="reported",
+    source=_SOURCE,
     advice="Draw noise in the precision of the sum: sums show through noise that is rounded to a coarser grid.",
 )
 

@@ -49,6 +49,7 @@ MEDDLED = Fault(
     assumption="update",
     title="updates with gradients other than the noisy sum",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/634",
     advice=(
         "Gradients changed between the noise and the update: add nothing of the records there. A map of the "
         "noisy gradient alone (a mask, a projection, weight decay) and a public gradient are allowed: make "

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpspec.contract.rules import MADE_TWICE
 from dpspec.json_records import Count
 from dpspec_recording.folder.merging import Number, join_by
 from dpspec_recording.outcomes.faults import Fault
@@ -47,6 +48,7 @@ SEVERAL_UPDATES = Fault(
     assumption="update",
     title="steps with more or fewer than one update",
     observed="measured",
+    source="https://github.com/google-deepmind/jax_privacy/issues/288",
     advice=(
         "Make one update of the optimizer for each drawn batch: a second one from the same noisy sum, or an "
         "update without new noise, costs more than the accountant counts. A plain loop calls run.stepped() "
@@ -58,6 +60,7 @@ MOVED = Fault(
     assumption="update",
     title="parameter changes outside the DP optimizer",
     observed="measured",
+    source=MADE_TWICE,
     advice=(
         "A recording cannot distinguish a change that depends on no record (clamping, an average of "
         "weights) from training without noise: if it reads no record, make it after the recorded block; "
@@ -69,6 +72,7 @@ LOADED = Fault(
     assumption="update",
     title="weights that load_state_dict put into the model between steps",
     observed="measured",
+    source=MADE_TWICE,
     advice=(
         "Loaded weights may depend on the records without noise: a checkpoint that their loss chose, or an "
         "average with other weights. Load them before dpspec.record begins, and record what follows as a "
@@ -80,6 +84,7 @@ RETURNED = Fault(
     assumption="update",
     title="weights of an earlier step that were put back between steps",
     observed="measured",
+    source=MADE_TWICE,
     advice=(
         "The training went back to weights that it had before: if a loss or an accuracy on the records "
         "chose them (the best of all), the choice has no noise and depends on each record. Go on from the "

@@ -49,6 +49,7 @@ OTHER_PARAMETERS = Fault(
     assumption="gradient-parameters",
     title="gradients computed at other parameters than the last step left",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/313",
     advice=(
         "Do not move the parameters between a step and the next forward pass: by hand, by a line search, by an "
         "average, or forth and back as SAM does."

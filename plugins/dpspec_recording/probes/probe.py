@@ -9,6 +9,7 @@ The smallest probe counts the updates of a training, and judges that there was o
 ...     assumption="update-rule",
 ...     title="updates beyond one for each step",
 ...     observed="measured",
+...     source="https://github.com/google-deepmind/jax_privacy/issues/288",
 ...     advice="Call the optimizer's step once for each batch.",
 ... )
 >>> @dataclass(frozen=True)

@@ -59,6 +59,7 @@ UNVERIFIED = Fault(
     assumption="update",
     title="steps of other optimizers on the private model that replays did not find to be of public data",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/634",
     advice=(
         "Compute the gradients of the public optimizer from the batches of public= alone, in a fixed number of rows, "
         "and let it step after the private optimizer, before the next private batch is loaded."

@@ -38,6 +38,7 @@ SUM_MOVED = Fault(
     assumption="unmixed-batches",
     title="move of the clipped sum if a record is replaced in the replayed step, in clip norms",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/pull/751",
     advice=(
         "One record contributes more than the clip norm allows: look for several rows or backward passes "
         "for each record, losses that weigh records by the batch, and clipping of other values than a "
@@ -49,6 +50,7 @@ REMOVED = Fault(
     assumption="unmixed-batches",
     title="move of the clipped sum for each record that a replayed step omits or repeats, in clip norms",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/792",
     advice=(
         "A step without some of its records, or with some twice, moves the sum further than their "
         "contributions: look for contributions above the clip norm, and for losses that depend on the "
@@ -60,6 +62,7 @@ OTHERS_MOVED = Fault(
     assumption="unmixed-batches",
     title=("change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"),
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/792",
     advice=(
         "A record changes the results of other records: look for normalization, centering or attention over "
         "the batch, mixup, pairs or triplets of records, in-batch negatives, losses that divide by a total "

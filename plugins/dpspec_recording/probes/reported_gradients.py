@@ -52,6 +52,7 @@ OTHERS = Fault(
     assumption="update",
     title="gradients other than the reported sum and noise",
     observed="measured",
+    source="https://github.com/NVIDIA/NVFlare/issues/462",
     advice=(
         "The optimizer's gradient must be (run.summed + run.noised) / divisor: noise is missing, a term was added, "
         "or the sum was reported after the noise. Move weight decay and momentum into the optimizer."

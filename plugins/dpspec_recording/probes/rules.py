@@ -163,7 +163,6 @@ class Rules(Probe[RuleFacts]):
             noise=step.noise,
             noise_generators=tuple(step.noise_generators),
             batch_generators=tuple(step.batch_generators),
-            unclipped_norms=step.reported_unclipped_norms(),
         )
         for rule, observer in self._at_steps:
             if rule.name in self._rules:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dpspec.contract.rules import MADE_TWICE
 from dpspec.json_records import Count
 from dpspec_recording.folder.merging import join_by
 from dpspec_recording.folder.step_record import UNSEEN
@@ -42,6 +43,7 @@ EDITED = Fault(
     assumption="clipping",
     title="changes of the summed gradient outside of clipping",
     observed="measured",
+    source=MADE_TWICE,
     advice="Remove what writes to p.summed_grad: a factor on it is a factor on the sensitivity.",
 )
 

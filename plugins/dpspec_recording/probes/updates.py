@@ -64,6 +64,7 @@ UPDATES = Fault(
     assumption="update-rule",
     title="updates that differ from the recomputed update",
     observed="measured",
+    source="https://github.com/meta-pytorch/opacus/issues/820",
     advice="Remove hooks from the optimizer, and change no parameter or state in its step. A loop with arrays moves "
     "its parameters by these updates alone: it puts no earlier weights back, and changes no number in the state of the "
     "optimizer, such as a learning rate by a loss.",
@@ -74,6 +75,7 @@ WITH_RECORDS = Fault(
     assumption="update-rule",
     title="updates that other records in the batch move, with the noisy gradients as executed",
     observed="measured",
+    source="package dp-lora 0.1.0",
     advice="The optimizer's step may read the noisy gradients, its parameters and its own state only: no token, mask, "
     "loss or length of the batch.",
 )

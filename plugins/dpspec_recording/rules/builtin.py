@@ -1,20 +1,14 @@
 """All rules of dpspec, in the order of the table in ``docs/reference/rules.md``."""
 
 from dpspec_recording.rules import (
-    changing_dataset,
     class_weights_from_labels,
     duplicate_records,
-    equal_norms,
     guessable_seed,
-    loaded_weights,
     metric_scheduler,
-    mixing_collate,
     mixing_dataset,
     model_inputs,
-    one_norm_at_the_bound,
     paired_records,
     records_in_model,
-    reseeded_generators,
     run_counts,
     second_optimizer,
     standardized_features,
@@ -23,21 +17,15 @@ from dpspec_recording.rules import (
 
 RULES = (
     guessable_seed.RULE,
-    reseeded_generators.RULE,
     trained_before.RULE,
     second_optimizer.RULE,
     metric_scheduler.RULE,
-    loaded_weights.RULE,
     duplicate_records.RULE,
     paired_records.RULE,
     standardized_features.RULE,
     class_weights_from_labels.RULE,
     *model_inputs.RULES,
     mixing_dataset.RULE,
-    mixing_collate.RULE,
-    changing_dataset.RULE,
     records_in_model.RULE,
-    one_norm_at_the_bound.RULE,
-    equal_norms.RULE,
     *run_counts.RULES,
 )

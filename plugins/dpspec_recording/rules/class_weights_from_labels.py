@@ -22,6 +22,7 @@ RULE = Rule(
     summary="weights or priors of a loss, or a bias of the model, follow from the label counts of the dataset",
     why="Label counts are exact statistics of the records: one record changes the weights of all gradients.",
     fix="Use public class weights, or counts with noise whose epsilon you add; accept if the counts are public.",
+    source="https://github.com/meta-pytorch/opacus/issues/600",
     code="dpspec_recording.rules.class_weights_from_labels:ClassWeightsFromLabels",
 )
 

@@ -4,14 +4,10 @@ The mistake: copies of a rare class, each clipped by itself, so that one person 
 
     data = ConcatDataset([data, rare, rare, rare])
 
-A dataset that is not in memory may give the same record at several indices, each time augmented. Such records are equal
-if they are read with the same random numbers (:mod:`dpspec_recording.rules.reread_records`).
-
 Records that nearly equal another one, as copies with noise do, raise a question of ``dpspec check``, not a caution. So
 does a column whose values occur in equally many rows, as the ids of persons with several records do.
 """
 
-import contextlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,14 +16,14 @@ from typing import Any
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
 from dpspec_recording.rules.model_inputs import InputRule
-from dpspec_recording.rules.reread_records import stride_of_copies
 from dpspec_recording.watching.memory_rows import near_copies_within, tensors_of
 
 RULE = Rule(
     name="duplicate-records",
-    summary="rows of a dataset are equal, or several indices give the same record",
+    summary="rows of a dataset are equal",
     why="A person whose record occurs k times changes each sum by k clip norms: epsilon holds for a group of k.",
     fix="Remove the copies, claim for groups (--group-size K), or accept if equal rows are different persons.",
+    source="https://github.com/meta-pytorch/opacus/issues/198",
     code="dpspec_recording.rules.duplicate_records:DuplicateRecords",
 )
 
@@ -51,8 +47,6 @@ class CopyFacts:
         inspected, near_copies: Records that were compared with all others, and those with a near copy.
         batches, with_copies: Inspected batches of other datasets, and those with equal records.
         most_in_batch: The largest number of equal records in one batch.
-        stride, occurrences: The distance of indices at which a dataset that is not in memory gives the same record, and
-            the largest number of indices of a record; 0 without copies.
     """
 
     rows: Count = 0
@@ -65,8 +59,6 @@ class CopyFacts:
     batches: Count = 0
     with_copies: Count = 0
     most_in_batch: Count = 0
-    stride: Count = 0
-    occurrences: Count = 0
 
 
 class DuplicateRecords(InputRule[CopyFacts]):
@@ -76,7 +68,6 @@ class DuplicateRecords(InputRule[CopyFacts]):
         super().__init__()
         self._of_dataset = CopyFacts()
         self._input: Any = None
-        self._loader: Any = None
         self._random = random.SystemRandom()
         self._batches = self._with_copies = self._most_in_batch = 0
 
@@ -87,7 +78,6 @@ class DuplicateRecords(InputRule[CopyFacts]):
         if tensors is None:
             if not isinstance(getattr(setup.loader, "dataset", None), Planted):  # which counts copies of canaries
                 super().start(setup)
-                self._loader = setup.loader
             return
         counts = _row_counts(tensors)
         inspected, near_copies = near_copies_within(tensors[0])
@@ -118,14 +108,6 @@ class DuplicateRecords(InputRule[CopyFacts]):
             self._with_copies += most > 1
             self._most_in_batch = max(self._most_in_batch, most)
 
-    def stop(self) -> None:
-        """Read some records of a dataset that is not in memory again."""
-        super().stop()
-        loader, self._loader = self._loader, None
-        with contextlib.suppress(Exception):  # the dataset cannot be read
-            stride, occurrences = stride_of_copies(loader)
-            self._of_dataset = replace(self._of_dataset, stride=stride, occurrences=occurrences)
-
     def facts(self) -> CopyFacts:
         return replace(
             self._of_dataset,
@@ -141,11 +123,6 @@ class DuplicateRecords(InputRule[CopyFacts]):
             occurs = f"each of {repeated} records occurs" if repeated > 1 else "one record occurs"
             times = f"up to {most} times" if repeated > 1 else f"{most} times"
             return f"Of {facts.rows} rows, {occurs} {times}: --group-size {most} counts all copies."
-        if (occurrences := facts.occurrences) > max(1, run.group_size):
-            return (
-                f"dataset[i] and dataset[i + {facts.stride}] are equal if read with the same random numbers, as "
-                f"augmented copies of a record are: --group-size {occurrences} counts up to {occurrences} of a record."
-            )
         if facts.with_copies and facts.most_in_batch > run.group_size:
             return (
                 f"In {facts.with_copies} of {facts.batches} inspected batches, drawn records are equal, up to "

@@ -10,7 +10,7 @@ import gc
 from dataclasses import dataclass
 from typing import Any
 
-from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+from dpspec.contract.rules import MADE_TWICE, Rule, RuleRun, RuleSetup, TrainingRule
 from dpspec.json_records import Count
 
 RULE = Rule(
@@ -18,6 +18,7 @@ RULE = Rule(
     summary="a ReduceLROnPlateau belongs to the optimizer, whether or not it fired",
     why="A loss or accuracy on the records, without noise, decides the learning rate of later steps.",
     fix="Use a schedule fixed in advance, or a metric of public records only, and accept.",
+    source=MADE_TWICE,
     code="dpspec_recording.rules.metric_scheduler:MetricScheduler",
 )
 

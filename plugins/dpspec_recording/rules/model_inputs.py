@@ -8,7 +8,7 @@ The mistakes: the longest record of a batch pads the others, or a row has two re
 
 import contextlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -25,8 +25,9 @@ _STEPS, _ROWS = 10.0, 8
 #: The number of first steps in which the inputs of layers are observed: hooks of layers cost time at each step.
 _LAYER_STEPS = 8
 
-#: The largest number of records that are collated one at a time.
-_MOST_COLLATED = 12
+#: The largest number of records that are collated one at a time, the number of records that are collated with two sets
+#: of others, the size of these batches, and the record's place: a function that packs records keeps the first one.
+_MOST_COLLATED, _COLLATIONS, _COLLATED, _PLACE = 12, 4, 8, 3
 
 #: The smallest number of rows whose mean is inspected, and of distinct coordinates that show another record's patch.
 _BATCH, _PATCH = 4, 4
@@ -39,6 +40,7 @@ VARYING_PADDING = Rule(
     summary="the width of the inputs of the model, or of a layer, varies with the batch",
     why="If the longest record of a batch sets the padding of all, it changes the gradients of the others.",
     fix="Pad every batch to one fixed length, or accept if the padding changes no output (masked everywhere).",
+    source="https://github.com/meta-pytorch/opacus/blob/main/examples/char-lstm-classification.py",
     code=f"{_HOME}:VaryingPadding",
 )
 
@@ -50,6 +52,7 @@ CHANGED_INPUTS = Rule(
         "Augment and scale each record by itself, within one row of gradients, also in collate functions: scale by "
         "public constants in place of the batch's mean."
     ),
+    source="https://github.com/pytorch/vision/pull/7772",
     code=f"{_HOME}:ChangedInputs",
 )
 
@@ -235,33 +238,18 @@ class VaryingPadding(InputRule[PaddingFacts]):
         )
 
 
-def _collated(loader: Any) -> tuple[list[Any], list[Any]]:
-    """The tensors of some records that the loader collates one at a time, each (1, ...), and twice together, (b, ...).
-
-    It restores the states of the generators.
-    """
-    import numpy as np
+def _collated_widths(loader: Any) -> Widths | None:
+    """The widths of some records that the loader collates one at a time; None if they are equal."""
     import torch
 
     from dpspec_recording.step_replay.loaded_batch import original_collate, rows_of
+    from dpspec_recording.watching.generators import same_randomness
 
     dataset, collate = loader.dataset, original_collate(loader)
     chosen = random.SystemRandom().sample(range(len(dataset)), min(_MOST_COLLATED, len(dataset)))
-    host_states = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            records = [dataset[index] for index in chosen]
-            alone = [rows_of(collate([record]), 1) for record in records]
-            together = [rows_of(collate([*records]), len(records)) for _ in range(2)]
-    finally:
-        random.setstate(host_states[0])
-        np.random.set_state(host_states[1])
-    return alone, together
-
-
-def _collated_widths(loader: Any) -> Widths | None:
-    """The widths of records that the loader collates one at a time; None if they are equal."""
-    for tensors in zip(*_collated(loader)[0], strict=True):
+    with same_randomness(torch.device("cpu")):
+        alone = [rows_of(collate([dataset[index]]), 1) for index in chosen]
+    for tensors in zip(*alone, strict=True):
         for sizes in zip(*(tensor.shape[1:] for tensor in tensors), strict=True):
             if len(set(sizes)) > 1:
                 return Widths(low=min(sizes), high=max(sizes), number=len(sizes))
@@ -269,23 +257,42 @@ def _collated_widths(loader: Any) -> Widths | None:
 
 
 def _is_mixed_by_collate(loader: Any) -> bool:
-    """Whether the row of a record that is collated alone is not a row of the batch, and the batch is not random."""
+    """Whether a record has another row if other records are in its batch, with the same random numbers."""
     import torch
 
-    alone, (batch, again) = _collated(loader)
-    if not all(map(torch.equal, batch, again)) or any(len(tensors) != len(batch) for tensors in alone):
-        return False
-    return any(
-        row.shape[1:] == rows.shape[1:] and not _holds(rows, row)
-        for tensors in alone
-        for row, rows in zip(tensors, batch, strict=True)
+    from dpspec_recording.step_replay.loaded_batch import original_collate, rows_of
+    from dpspec_recording.watching.generators import same_randomness
+
+    dataset, collate, host = loader.dataset, original_collate(loader), torch.device("cpu")
+    size = _COLLATED - 1
+
+    def rows(record: Any, companions: Sequence[Any], seed: int) -> list[Any]:
+        batch = [*companions[:_PLACE], record, *companions[_PLACE:]]
+        with same_randomness(host, seed):
+            return [tensor.detach().clone() for tensor in rows_of(collate(batch), len(batch))]
+
+    for seed in range(_COLLATIONS):
+        chosen = random.SystemRandom().sample(range(len(dataset)), 1 + 2 * size)
+        with same_randomness(host):
+            record, *companions = (dataset[index] for index in chosen)
+        first, again = (rows(record, companions[:size], seed) for _ in range(2))
+        if _share_rows(first, again) and not _share_rows(first, rows(record, companions[size:], seed)):
+            return True  # its random numbers are of no other generator, and it keeps no state
+    return False
+
+
+def _share_rows(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    """Whether each tensor has a row that is in both batches; their order may differ, and other widths are padding."""
+    return all(
+        left.shape != right.shape or _have_common_row(left, right) for left, right in zip(first, second, strict=False)
     )
 
 
-def _holds(rows: Any, row: Any) -> bool:
-    """Whether a record's values (1, ...) are a row of (b, ...), up to the rounding of numbers that depend on b."""
-    tolerance = _ROUNDING * float(row.abs().max()) if row.is_floating_point() and row.numel() else 0.0
-    return bool(((rows.double() - row.double()).abs() <= tolerance).flatten(1).all(1).any())
+def _have_common_row(first: Any, second: Any) -> bool:
+    """Whether a row is in both batches (b, ...), up to the rounding of sums in another order."""
+    left, right = first.reshape(len(first), 1, -1).double(), second.reshape(1, len(second), -1).double()
+    largest = left.abs().amax(dim=2) + right.abs().amax(dim=2)
+    return bool(((left - right).abs().amax(dim=2) <= _ROUNDING * largest).any())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +302,7 @@ class InputFacts:
     Attributes:
         inspected, mixed: Rows of the inputs, and those that are mixtures of two records.
         batches, centered: Batches, and those whose inputs have mean 0.
-        collated: Whether a record has other values if it is collated with others.
+        collated: Whether a record has another row if it is collated with other records.
     """
 
     inspected: Count
@@ -325,7 +332,7 @@ class ChangedInputs(InputRule[InputFacts]):
         super().start(setup)
 
     def stop(self) -> None:
-        """Collate some records alone and together after the training."""
+        """Collate some records with others after the training."""
         super().stop()
         loader, self._loader = self._loader, None
         if loader is not None:
@@ -372,7 +379,7 @@ class ChangedInputs(InputRule[InputFacts]):
             batches = f"{facts.centered} of {facts.batches} inspected batches"
             return f"In {batches} the model's inputs have mean 0 over the batch."
         if facts.collated:
-            return "Collated together, records have other values than alone: does collate_fn mix records?"
+            return "A record has another row if other records are in its batch: does collate_fn mix records?"
         return ""
 
 

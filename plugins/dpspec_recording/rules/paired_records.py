@@ -14,18 +14,15 @@ Windows of a series or a text overlap if they begin at a smaller distance than t
 
     windows = series.unfold(0, 20, 1)
 
-The last values of a row are then in other rows, at other places. The rule searches the ends of 16 rows. A dataset may
-cut windows out when they are read: the rule then reads neighboring ones, after the training.
+The last values of a row are then in other rows, at other places. The rule searches the ends of 16 rows.
 """
 
-import contextlib
 import random
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
 from dpspec.json_records import Count
-from dpspec_recording.rules.reread_records import neighboring_records
 from dpspec_recording.watching.memory_rows import tensors_of
 
 RULE = Rule(
@@ -34,6 +31,7 @@ RULE = Rule(
     why="A person whose record is in k pairs or windows changes each sum by k clip norms: epsilon holds for k records.",
     fix="Use each record once, in windows without overlap, claim for groups (--group-size K), or accept if equal "
     "parts are different persons.",
+    source="https://arxiv.org/abs/2310.03104",
     code="dpspec_recording.rules.paired_records:PairedRecords",
 )
 
@@ -66,12 +64,10 @@ class PairedRecords(TrainingRule[PairFacts]):
 
     def __init__(self) -> None:
         self._facts = PairFacts()
-        self._loader: Any = None
 
     def start(self, setup: RuleSetup) -> None:
         tensors = tensors_of(setup.loader)
         if tensors is None:
-            self._loader = setup.loader
             return
         for columns in _members_of(tensors):
             facts = _shared(columns)
@@ -79,15 +75,6 @@ class PairedRecords(TrainingRule[PairFacts]):
                 self._facts = facts
         windows = max(map(windows_of_a_value, tensors), default=0)
         self._facts = replace(self._facts, windows=windows)
-
-    def stop(self) -> None:
-        """Read neighboring records of a dataset that is not in memory."""
-        loader, self._loader = self._loader, None
-        if loader is None:
-            return
-        with contextlib.suppress(Exception):  # the dataset cannot be read
-            windows = max(map(windows_of_a_value, neighboring_records(loader)), default=0)
-            self._facts = replace(self._facts, windows=windows)
 
     def facts(self) -> PairFacts:
         return self._facts

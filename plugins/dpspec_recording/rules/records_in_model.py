@@ -1,11 +1,8 @@
 """Whether the model holds records of the dataset: buffers, attributes, and parameters that begin with their values.
 
-The mistakes: the released buffer is a copy of records, or an exact statistic::
+The mistake: the released buffer is a copy of records::
 
     model.register_buffer("prototypes", x[:10])
-    model.register_buffer("mean", x.mean(0))
-
-Rows of the dataset that replayed steps read outside of their batch, such as anchors, are in the losses of all records.
 """
 
 import contextlib
@@ -15,19 +12,15 @@ from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
-from dpspec.text import joined, several
-from dpspec_recording.rules.derived_values import Statistics
 from dpspec_recording.rules.model_inputs import InputRule
 from dpspec_recording.watching.memory_rows import attributes_with_rows, tensors_of
 
 RULE = Rule(
     name="records-in-model",
-    summary="a buffer, a parameter or an attribute of the model holds rows of the dataset, or statistics of rows; or a "
-    "step reads rows of the dataset outside of its batch",
-    why="A released buffer is a copy or an exact mean of these records, and a forward pass that reads it makes others "
-    "depend on them.",
-    fix="Keep records out of the model: scale by public constants, and begin prototypes and inducing points with "
-    "public or random values.",
+    summary="a buffer, a parameter or an attribute of the model holds rows of the dataset",
+    why="A released buffer is a copy of these records, and a forward pass that reads it makes others depend on them.",
+    fix="Keep records out of the model: begin prototypes and inducing points with public or random values.",
+    source="https://github.com/vanderschaarlab/synthcity/pull/64",
     code="dpspec_recording.rules.records_in_model:RecordsInModel",
 )
 
@@ -43,15 +36,9 @@ _MOST_NUMBERS = 2**26
 
 @dataclass(frozen=True, kw_only=True)
 class HeldRecords:
-    """By the kind and name of a tensor of the model, the number of its rows that are records.
-
-    statistics: the kinds and names of tensors and numbers that are statistics of columns. read: the number of rows of
-    the dataset that a replayed step read outside of its batch, and that moved its sum.
-    """
+    """By the kind and name of a tensor of the model, the number of its rows that are records."""
 
     rows_by_tensor: Mapping[str, Count]
-    statistics: tuple[str, ...] = ()
-    read: Count = 0
 
 
 class RecordsInModel(InputRule[HeldRecords]):
@@ -63,12 +50,8 @@ class RecordsInModel(InputRule[HeldRecords]):
         self._loader: Any = None
         self._input: Any = None
         self._held: dict[str, int] = {}
-        self._statistics: set[str] = set()
-        self._replayer: Any = None
-        self._read = 0
 
     def start(self, setup: RuleSetup) -> None:
-        self._replayer = setup.replayer
         if not hasattr(setup.model, "named_modules"):
             return
         self._model, self._loader = setup.model, setup.loader
@@ -98,53 +81,27 @@ class RecordsInModel(InputRule[HeldRecords]):
         if model is not None:
             with contextlib.suppress(Exception):
                 self._search([*_tables(loader), *([] if rows is None else [rows.detach()])])
-            with contextlib.suppress(Exception):
-                self._compare_read_rows(_tables(loader))
-        self._model = self._loader = self._replayer = None
-
-    def _compare_read_rows(self, tables: Sequence[Any]) -> None:
-        """Count the rows of the dataset that replayed steps read outside of their batch."""
-        if self._replayer is not None:
-            tables = tables or list(self._replayer.read.tables.values())
-            counts = (rows_in(rows, table) for rows in self._replayer.other_rows.rows.values() for table in tables)
-            self._read = max(counts, default=0)
+        self._model = self._loader = None
 
     def _search(self, tables: Sequence[Any]) -> None:
         from dpspec_recording.shards import local
 
-        statistics = [Statistics(table) for table in tables]
         for kind, name, value in _values(self._model):
-            label, numbers = f"{kind} {name}"[:100], value if isinstance(value, list) else local(value)
-            for table in tables:
-                if not isinstance(numbers, list) and (count := rows_in(numbers, table)):
-                    self._held[label] = max(self._held.get(label, 0), count)
-            if any(columns.have(numbers) for columns in statistics):
-                self._statistics.add(label)
+            label = f"{kind} {name}"[:100]
+            count = max((rows_in(local(value), table) for table in tables), default=0)
+            if count:
+                self._held[label] = max(self._held.get(label, 0), count)
 
     def facts(self) -> HeldRecords:
-        statistics = tuple(sorted(self._statistics - set(self._held))[:_MOST_NAMES])
-        rows_by_tensor = dict(sorted(self._held.items())[:_MOST_NAMES])
-        return HeldRecords(rows_by_tensor=rows_by_tensor, statistics=statistics, read=self._read)
+        return HeldRecords(rows_by_tensor=dict(sorted(self._held.items())[:_MOST_NAMES]))
 
     @staticmethod
     def caution(facts: HeldRecords, run: RuleRun) -> str:
-        if not facts.rows_by_tensor and not facts.statistics:
-            if not facts.read:
-                return ""
-            return (
-                f"Other values of {several(facts.read, 'row')} of the dataset, outside of the batch, moved the sum of "
-                "a replayed step (anchors, exemplars, a support set): these records change the gradients of all others."
-            )
-        phrases = [
-            f"{name} holds {count} row{'' if count == 1 else 's'}" for name, count in facts.rows_by_tensor.items()
-        ]
-        omitted = f" and {len(phrases) - 3} more" if len(phrases) > 3 else ""
-        text = f"{', '.join(phrases[:3])}{omitted} of the dataset: is the model that you release a copy of records?"
-        if not phrases:
-            has = "is a statistic" if len(facts.statistics) == 1 else "are statistics"
-            text = (
-                f"{joined([*facts.statistics[:3]])} {has} of the dataset (mean, deviation, median, end or quantiles)."
-            )
+        named = [f"{name} holds {count} row{'' if count == 1 else 's'}" for name, count in facts.rows_by_tensor.items()]
+        if not named:
+            return ""
+        omitted = f" and {len(named) - 3} more" if len(named) > 3 else ""
+        text = f"{', '.join(named[:3])}{omitted} of the dataset: is the model that you release a copy of records?"
         return text[:1].upper() + text[1:]
 
 
@@ -164,7 +121,7 @@ def _tables(loader: Any) -> list[Any]:
 
 
 def _values(model: Any) -> Iterator[tuple[str, str, Any]]:
-    """The kind, name and value of each tensor, array, float and list of floats of a model."""
+    """The kind, name and value of each tensor and array of a model."""
     import numpy as np
     import torch
     from torch import nn
@@ -181,8 +138,6 @@ def _values(model: Any) -> Iterator[tuple[str, str, Any]]:
             for key, value in tensors.items():
                 entries = value.values() if isinstance(value, dict) else value
                 values = list(entries) if isinstance(value, dict | list | tuple) else [value]
-                if values and all(isinstance(entry, float) for entry in values):
-                    yield kind, f"{prefix}{key}".lstrip("."), values
                 for tensor in values:
                     if isinstance(tensor, torch.Tensor | np.ndarray) and id(tensor) not in visited:
                         visited.add(id(tensor))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpspec.contract import rules
-from dpspec.contract.rules import Rule, RuleRun, TrainingRule
+from dpspec.contract.rules import MADE_TWICE, Rule, RuleRun, TrainingRule
 
 _HOME = "dpspec_recording.rules.run_counts"
 
@@ -25,6 +25,7 @@ LARGE_DELTA = Rule(
     summary="delta is at least 1 over the number of records",
     why=rules.LARGE_DELTA_WHY,
     fix=rules.LARGE_DELTA_FIX,
+    source="https://github.com/tensorflow/privacy/issues/71",
     code=f"{_HOME}:LargeDelta",
 )
 
@@ -40,6 +41,7 @@ EMPTY_BATCH_SKIPPED = Rule(
     summary="empty batches got no step, or were drawn again",
     why="The accounting assumes a noisy step for each batch, also an empty one; its absence reveals the batches.",
     fix="Step with noise alone if a batch is empty; Opacus does so if the loop does not skip it.",
+    source="https://github.com/meta-pytorch/opacus/issues/161",
     code=f"{_HOME}:EmptyBatchSkipped",
 )
 
@@ -70,6 +72,7 @@ BATCHES_UNUSED = Rule(
     summary="batches were drawn and passed over in the middle of the training",
     why="If the content of a batch decides whether it is used, the batches are not random samples.",
     fix="Step once for every drawn batch.",
+    source=MADE_TWICE,
     code=f"{_HOME}:BatchesUnused",
 )
 
@@ -90,6 +93,7 @@ OWN_LOOP_SKIPS = Rule(
     summary="the loader of a custom loop drew more batches than the loop reported",
     why="A skipped batch changes the distribution of the others, and costs privacy if its gradient was used.",
     fix="Report each drawn batch with run.sampled, also an empty one, and step with its noise.",
+    source=MADE_TWICE,
     code=f"{_HOME}:OwnLoopSkips",
 )
 
@@ -107,6 +111,7 @@ MORE_ROWS = Rule(
     summary="steps have more rows of gradients than drawn records",
     why="A record with several rows is clipped once for each row, and changes the sum by several clip norms.",
     fix="Make one row of gradients per record: one backward pass a step, on the sum of a record's losses.",
+    source="https://github.com/meta-pytorch/opacus/issues/461",
     code=f"{_HOME}:MoreRows",
 )
 
@@ -125,6 +130,7 @@ ZERO_GRADIENT_ROWS = Rule(
     summary="in most steps at least a quarter of the records has a gradient of exactly zero",
     why="If a record's loss is dropped because others in its batch are larger (mining), records affect each other.",
     fix="Let each record's loss depend on this record only; accept if it does, as a hinge loss does.",
+    source=MADE_TWICE,
     code=f"{_HOME}:ZeroGradientRows",
 )
 

@@ -9,6 +9,8 @@ The generator of a GAN learns from the private discriminator, which costs nothin
 or its loss does. Replayed steps (:mod:`dpspec_recording.step_replay.other_optimizers`) show what its gradients read.
 """
 
+from __future__ import annotations
+
 import contextlib
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -33,6 +35,7 @@ RULE = Rule(
     fix="Train all tensors with the private optimizer, or the others on public records: declare these by public= of "
     "dpspec.record or --public-data, or train in a separate script. Let the loss of a generator read records through "
     "the weights of the private model alone, with a fixed number of rows.",
+    source="https://github.com/Team-TUD/CTAB-GAN-Plus/issues/2",
     code="dpspec_recording.rules.second_optimizer:SecondOptimizer",
 )
 
@@ -65,6 +68,19 @@ class ReplayedGradients:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """Why the gradients of an optimizer may depend on records.
+
+    Attributes:
+        text: Without a final mark; empty if no replayed step shows their sources.
+        is_question: Whether the text is a question.
+    """
+
+    text: str = ""
+    is_question: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class OtherOptimizer:
     """An optimizer of this class.
 
@@ -85,37 +101,34 @@ class OtherOptimizer:
     replayed: ReplayedGradients | None = None
 
     @property
-    def doubt(self) -> str:
-        """Why its gradients may depend on records; empty if replayed steps show that they do not.
+    def doubt(self) -> Doubt | None:
+        """Why its gradients may depend on records; None if replayed steps show that they do not.
 
         Gradients that read the private model, their own tensors and random numbers alone are a post-processing.
         """
         replayed = self.replayed
-        if replayed is None or not (replayed.steps or replayed.failure):
-            return _UNKNOWN
-        if self.inside and not replayed.public:
-            return _UNKNOWN
+        if replayed is None or not (replayed.steps or replayed.failure) or (self.inside and not replayed.public):
+            return Doubt()
         if replayed.moved:
             number = f"{replayed.moved} of {several(replayed.steps, 'replayed step')}"
-            return f"its gradients moved with other records in the batch, at {number}"
+            return Doubt(text=f"its gradients moved with other records in the batch, at {number}")
         if replayed.unknown:
-            return f"its gradients also read tensors of shape {replayed.unknown}: do these depend on records?"
+            text = f"its gradients also read tensors of shape {replayed.unknown}: do these depend on records"
+            return Doubt(text=text, is_question=True)
         if replayed.follows_size:
-            return (
-                "its loss has more rows in larger batches, which shows the number of drawn records: the accounting "
-                "keeps it secret; give the loss a fixed number of rows"
+            return Doubt(
+                text="its loss has more rows in larger batches, which shows the number of drawn records: the "
+                "accounting keeps it secret; give the loss a fixed number of rows"
             )
         if replayed.varying:
-            return "numbers in the operations of its gradients change from step to step: do these depend on records?"
+            text = "numbers in the operations of its gradients change from step to step: do these depend on records"
+            return Doubt(text=text, is_question=True)
         if replayed.reads and not self.is_regular:
-            return "it steps after varying numbers of private steps: do numbers that the script read decide when?"
+            text = "it steps after varying numbers of private steps: do numbers that the script read decide when"
+            return Doubt(text=text, is_question=True)
         if replayed.failure:
-            return f"a step of it was not replayed: {replayed.failure}"
-        return _UNKNOWN if replayed.sizes < 2 else ""
-
-
-#: The doubt about an optimizer without a replay.
-_UNKNOWN = "unknown"
+            return Doubt(text=f"a step of it was not replayed: {replayed.failure}")
+        return Doubt() if replayed.sizes < 2 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,22 +151,29 @@ class OtherOptimizers:
         return any(optimizer.inside > 0 for optimizer in self.optimizers)
 
 
-class Rhythm:
-    """The steps of an optimizer between private steps."""
+class ObservedOptimizer:
+    """An optimizer, which is kept so that its id stays unique, and its steps between private steps.
 
-    def __init__(self) -> None:
-        self._private = self._steps = 0
+    Attributes:
+        optimizer: The optimizer.
+        inside, outside: The numbers of its tensors in the recorded model, and of its others.
+        steps: The number of its steps.
+    """
+
+    def __init__(self, optimizer: Any, inside: int, outside: int) -> None:
+        self.optimizer, self.inside, self.outside, self.steps = optimizer, inside, outside, 0
+        self._private = self._in_run = 0
         self._gaps: set[int] = set()
         self._runs: set[int] = set()
 
     def add(self, private: int) -> None:
         """Note a step. private: the number of private steps before it."""
-        if self._steps and private != self._private:
+        if self._in_run and private != self._private:
             if self._gaps:  # the recording may have begun within the first run
-                self._runs.add(self._steps)
+                self._runs.add(self._in_run)
             self._gaps.add(private - self._private)
-            self._steps = 0
-        self._private, self._steps = private, self._steps + 1
+            self._in_run = 0
+        self._private, self._in_run, self.steps = private, self._in_run + 1, self.steps + 1
 
     @property
     def is_regular(self) -> bool:
@@ -166,11 +186,10 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
 
     def __init__(self) -> None:
         self._hook: Any = None
-        self._steps: dict[int, list[Any]] = {}
+        self._observed: dict[int, ObservedOptimizer] = {}
         self._inputs: RecordInputs | None = None
         self._replayer: Any = None
         self._private = 0  # the number of private steps
-        self._rhythms: dict[int, Rhythm] = {}
 
     def start(self, setup: RuleSetup) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -184,20 +203,17 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
         def observe(optimizer: Any, args: Any, kwargs: Any) -> None:
             if id(optimizer) in expected or hasattr(optimizer, "original_optimizer"):
                 return
-            if id(optimizer) not in self._steps and len(self._steps) < _MOST_OPTIMIZERS:
+            if id(optimizer) not in self._observed and len(self._observed) < _MOST_OPTIMIZERS:
                 tensors = [id(p) for group in optimizer.param_groups for p in group["params"]]
                 inside = sum(number in of_model for number in tensors)
-                # the optimizer itself is kept, so that its id stays unique
-                self._steps[id(optimizer)] = [optimizer, inside, len(tensors) - inside, 0]
-                self._rhythms[id(optimizer)] = Rhythm()
+                self._observed[id(optimizer)] = ObservedOptimizer(optimizer, inside, len(tensors) - inside)
                 if columns and inside < len(tensors):
                     self._inputs = self._inputs or RecordInputs(setup.model, columns, setup.replayer)
                     self._inputs.trained.update(tensors)
             if self._inputs is not None:
                 self._inputs.end_other_step()
-            if id(optimizer) in self._steps:
-                self._steps[id(optimizer)][3] += 1
-                self._rhythms[id(optimizer)].add(self._private)
+            if id(optimizer) in self._observed:
+                self._observed[id(optimizer)].add(self._private)
 
         self._hook = register_optimizer_step_post_hook(suppressed(observe))
 
@@ -217,14 +233,14 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
         return OtherOptimizers(
             optimizers=tuple(
                 OtherOptimizer(
-                    name=type(optimizer).__name__[:60],
-                    inside=inside,
-                    outside=outside,
-                    steps=steps,
-                    is_regular=self._rhythms[id(optimizer)].is_regular,
-                    replayed=self._replayed(optimizer),
+                    name=type(observed.optimizer).__name__[:60],
+                    inside=observed.inside,
+                    outside=observed.outside,
+                    steps=observed.steps,
+                    is_regular=observed.is_regular,
+                    replayed=self._replayed(observed.optimizer),
                 )
-                for optimizer, inside, outside, steps in self._steps.values()
+                for observed in self._observed.values()
             ),
             readers=() if inputs is None else tuple(name[:60] for name in inputs.readers),
             before_steps=0 if inputs is None else inputs.other_steps,
@@ -261,11 +277,11 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
             number = f"at least {optimizers}" if optimizers >= _MOST_OPTIMIZERS else str(optimizers)
             who = "another optimizer" if optimizers == 1 else f"{number} other optimizers"
             texts.append(f"{who} ({kind.name}) stepped {stepped} on {' and '.join(targets) or 'nothing'}")
-        doubts = [optimizer.doubt for optimizer in doubted if optimizer.doubt != _UNKNOWN]
+        doubts = [doubt for optimizer in doubted if (doubt := optimizer.doubt) is not None and doubt.text]
         if texts and (readers := ", ".join(facts.readers)):
             texts = [*texts[:2], f"{readers} outside the model read records of the dataset, which its tensors may show"]
         elif texts and doubts:
-            texts, end = [*texts[:2], doubts[0].removesuffix("?")], "?" if doubts[0].endswith("?") else "."
+            texts, end = [*texts[:2], doubts[0].text], "?" if doubts[0].is_question else "."
         elif texts and facts.before_steps:
             between = "the model read records of the dataset between a private step and"
             texts = [*texts[:2], f"{between} {facts.before_steps} of these steps: does their loss depend on records"]

@@ -1,33 +1,33 @@
-"""Whether features were scaled, cut or filled by constants of exactly these records.
+"""Whether features were scaled or filled by constants of exactly these records.
 
-The mistakes: one record changes the mean or a quantile, and with it the features of others::
+The mistakes: one record changes the mean, and with it the features of others::
 
     x = (x - x.mean(0)) / x.std(0)
-    x = x.clamp(x.quantile(0.05, 0), x.quantile(0.95, 0))
     x = torch.where(x.isnan(), x.nanmean(0), x)
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
-from dpspec_recording.rules.derived_values import Statistics
 from dpspec_recording.rules.model_inputs import InputRule
 from dpspec_recording.watching.memory_rows import attributes_with_rows, tensors_of
 
 RULE = Rule(
     name="standardized-features",
-    summary="columns, channels or targets have mean 0 and deviation 1, another such range, ranks of these records, "
-    "cuts at their quantiles, or gaps filled with their means; or a step reads such a statistic",
-    why="Statistics or ranks of the records scale, cut or fill each record: a record changes the features of all.",
-    fix="Scale, cut and fill by public constants. dpspec.replay tests whether constants depend on a record.",
+    summary="columns, channels or targets have mean 0 and deviation 1, another such range, or gaps filled with their "
+    "means; or a step reads such a statistic",
+    why="Statistics of the records scale or fill each record: a record changes the features of all.",
+    fix="Scale and fill by public constants. dpspec.replay tests whether constants depend on a record.",
+    source="https://github.com/NVIDIA/NVFlare/tree/main/examples/hello-world/hello-dp",
     code="dpspec_recording.rules.standardized_features:StandardizedFeatures",
 )
 
-#: The minimum number of records, and the maximum number of values whose quartiles are computed.
-_FEWEST, _MOST_QUARTILES = 20, 2**20
+#: The minimum number of records, and the maximum numbers of values whose quartiles and other statistics are computed.
+_FEWEST, _MOST_QUARTILES, _MOST_COMPARED_VALUES = 20, 2**20, 2**22
 
 #: The largest share of equal values between the ends of a column that is cut at public bounds.
 _EQUAL = 0.1
@@ -43,9 +43,7 @@ _SCALINGS = {
     "signed": "minimum -1 and maximum 1, or largest absolute value 1",
     "robust": "median 0 and quartile distance 1",
     "uncorrelated": "correlation 0 with each other",
-    "ranked": "values of uniform or normal quantiles, like ranks",
-    "cut": "equally many values at the ends, like cuts at quantiles",
-    "filled": "one frequent value, the mean or median of the others, like filled gaps",
+    "filled": "one frequent value, the mean of the others, like filled gaps",
 }
 
 
@@ -103,6 +101,8 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
 
     def stop(self) -> None:
         """Compare the constants that replayed steps read with statistics of the records."""
+        import torch
+
         super().stop()
         setup, self._setup = self._setup, None
         if setup is None or setup.replayer is None:
@@ -111,12 +111,9 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
         if not (read.vectors or read.numbers):
             return
         tables = tensors_of(setup.loader) or attributes_with_rows(setup.loader) or list(read.tables.values())
-        statistics = [Statistics(table) for table in tables]
-        # the rule records-in-model names the buffers of the model
-        buffers = {buffer.untyped_storage().data_ptr() for buffer in setup.model.buffers()}
-        vectors = [vector for address, vector in read.vectors.items() if address not in buffers]
-        constants = sum(any(table.have(value) for table in statistics) for value in (*vectors, *read.numbers))
-        self._facts = replace(self._facts, read=constants)
+        statistics = [statistic for table in tables for statistic in statistics_of(table)]
+        values = [*read.vectors.values(), *(torch.tensor([number], dtype=torch.float64) for number in read.numbers)]
+        self._facts = replace(self._facts, read=sum(any(map(partial(_is, value), statistics)) for value in values))
 
     def _inspect(self, tensors: tuple[Any, ...]) -> None:
         if len(tensors[0]) < _FEWEST:
@@ -127,8 +124,6 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
             counts = {name: int(scaled.sum()) for name, scaled in _scaled(rows).items()}
             counts["centered"] *= 2 * counts["centered"] >= rows.shape[1]  # the mean of one column may be 0
             counts["uncorrelated"] = _uncorrelated_columns(rows)
-            counts["ranked"] = ranked_columns(rows)
-            counts["cut"] = cut_columns(rows)
             counts["filled"] = filled_columns(rows)
             channels = 0
             if features.dim() == 4:
@@ -156,9 +151,7 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
             phrases.append(f"targets have {_SCALINGS[facts.targets]} over exactly these records")
         if facts.read:
             number = "one constant" if facts.read == 1 else f"{facts.read} constants"
-            phrases.append(
-                f"steps read {number} with the value of a mean, deviation, median, end or quantile of records"
-            )
+            phrases.append(f"steps read {number} with the value of a mean, deviation, median or end of records")
         text = "; ".join(phrases)
         return f"{text[:1].upper()}{text[1:]}: were the constants of the scaling computed from them?" if text else ""
 
@@ -207,109 +200,61 @@ def _uncorrelated_columns(rows: Any) -> int:
     return count if float(above.sum()) < _ROUNDING * count * (count - 1) / 2 else 0
 
 
-#: The largest number of values whose ranks are computed.
-_MOST_RANKED = 2**22
+#: The largest number of values of columns that are searched for filled gaps, and the fewest filled gaps of a column.
+_MOST_SEARCHED, _FEWEST_FILLED = 2**20, 3
 
-#: The Cramér-von Mises statistic of ranked columns: the sum of the squared distances of the sorted levels u_i to
-#: (i - 1/2) / n, plus 1 / (12 n). Independent records have a mean of 1/6, and less than this with probability 1e-10 at
-#: most for each law. Ranks of 67 or more have less; linear maps between q quantiles about 1 / (6 q).
-_RANKED = 0.005
-
-#: The deviations of normal quantiles: scripts use sqrt(2) erfinv(2 u - 1), or erfinv(2 u - 1).
-_NORMAL_DEVIATIONS = (1.0, 2.0**-0.5)
-
-
-def ranked_columns(rows: Any) -> int:
-    """The number of columns of ``rows`` (n, d) that have the quantiles of a law too exactly for random records.
-
-    The laws are the uniform ones on [0, 1], [-1, 1] and [0, n], and normal ones. A column whose values grow or fall
-    with the number of the record is in a public order, such as the time.
-    """
-    import torch
-
-    count = len(rows)
-    columns = rows[:, : _MOST_RANKED // count]
-    steps = columns.diff(dim=0)
-    columns = columns[:, ~((steps >= 0.0).all(0) | (steps <= 0.0).all(0))]
-    if not columns.shape[1]:
-        return 0
-    ordered = columns.sort(0).values
-    middle = ((torch.arange(count, dtype=rows.dtype, device=rows.device) + 0.5) / count)[:, None]
-    uniform = [ordered, (ordered + 1.0) / 2.0, ordered / count]
-    normal = [torch.special.ndtr(ordered / deviation) for deviation in _NORMAL_DEVIATIONS]
-    statistics = [((levels - middle) ** 2).sum(0) + 1.0 / (12.0 * count) for levels in (*uniform, *normal)]
-    return int((torch.stack(statistics).amin(0) <= _RANKED).sum())
-
-
-#: The largest number of values of columns that are searched for cuts and filled gaps, the fewest values at an end of a
-#: cut column and the fewest filled gaps of a column.
-_MOST_SEARCHED, _FEWEST_CUT, _FEWEST_FILLED = 2**20, 2, 3
-
-#: The probability of as many columns with equal numbers of values at their ends, if public bounds cut them.
-_BY_CHANCE = 1e-6
-
-#: The part of a deviation, and the units in the last place of single precision, by which a filled value may differ.
+#: The part of a deviation, and the units in the last place of single precision, by which a statistic may differ.
 _PART, _UNITS = 1e-6, 4.0
 
-
-def cut_columns(rows: Any) -> int:
-    """The number of columns of ``rows`` (n, d) with equally many values at their ends, as after cuts at quantiles.
-
-    0 if public bounds may have made these cuts: they cut independent columns at numbers of values that vary as Poisson
-    ones, so that a number near c has a probability of at most 1 / sqrt(2 pi c). Most values between the ends must be
-    different, and each rarer than an end: if all records occur twice, so do the ends of each column.
-    """
-    import math
-
-    import torch
-
-    columns = rows[:, : _MOST_SEARCHED // len(rows)]
-    low, high = columns.amin(0), columns.amax(0)
-    ends = torch.stack([(columns == low).sum(0), (columns == high).sum(0)])
-    ordered = columns.sort(0).values
-    between = len(rows) - ends.sum(0)
-    is_continuous = (ordered.diff(dim=0) > 0.0).sum(0) + 1 >= 0.5 * between
-    is_cut = (ends.amax(0) >= _FEWEST_CUT) & (2 * between >= len(rows)) & is_continuous & (low < high)
-    different = high + 1.0 + torch.arange(len(rows), device=rows.device)[:, None]
-    inner = torch.where((columns == low) | (columns == high), different, columns)
-    is_cut &= ends.amax(0) > (inner == inner.mode(0).values).sum(0)
-    if not bool(is_cut.any()):
-        return 0
-    pairs, counts = torch.unique(ends[:, is_cut], dim=1, return_counts=True)
-    count, total = int(counts.max()), int(is_cut.sum())
-    numbers = [number for number in pairs[:, counts.argmax()].tolist() if number >= _FEWEST_CUT]
-    equal = -0.5 * sum(math.log(2.0 * math.pi * number) for number in numbers)
-    by_chance = math.log(math.comb(total, count)) + (count - 1) * equal
-    return count if by_chance <= math.log(_BY_CHANCE) and 2 * count >= total else 0
+#: Public constants have at most three decimals.
+_DECIMALS = 1000.0
 
 
 def filled_columns(rows: Any) -> int:
-    """The number of columns of ``rows`` (n, d) whose most frequent value is the mean or the median of the others.
-
-    Public constants have at most three decimals. A constant in the middle of n values is also the median with a
-    probability of at most 1.6 / sqrt(n), so that only several medians count.
-    """
-    import math
-
-    import torch
-
+    """The number of columns of ``rows`` (n, d) whose most frequent value is the mean of the others."""
     columns = rows[:, : _MOST_SEARCHED // len(rows)]
     value = columns.mode(0).values
-    is_filled = columns == value
-    gaps = is_filled.sum(0)
-    number = len(rows) - gaps  # of other values
-    mean = (columns * ~is_filled).sum(0) / number.clamp_min(1)
-    deviation = columns.std(0)
-    within = _PART * deviation + _UNITS * torch.finfo(torch.float32).eps * value.abs()
-    is_candidate = (gaps >= _FEWEST_FILLED) & (number >= _FEWEST) & ~_on_grid(value[None] * 1000.0) & (deviation > 0.0)
-    is_mean = is_candidate & ((value - mean).abs() <= within)
-    # a median leaves as many smaller values as larger ones, up to one
-    is_even = is_candidate & (((columns < value).sum(0) - (columns > value).sum(0)).abs() <= 1)
-    is_even &= ((columns.sort(0).values.diff(dim=0) > 0.0).sum(0) >= 0.5 * number) & ~is_mean
-    tried, even = int((is_candidate & ~is_mean).sum()), int(is_even.sum())
-    by_chance = even * math.log(1.6 / math.sqrt(max(_FEWEST, int(number.min()))))
-    medians = even if even and by_chance + math.log(math.comb(tried, even)) <= math.log(_BY_CHANCE) else 0
-    return int(is_mean.sum()) + medians
+    gaps = columns == value
+    number = len(rows) - gaps.sum(0)  # of other values
+    mean, deviation = (columns * ~gaps).sum(0) / number.clamp_min(1), columns.std(0)
+    is_filled = (gaps.sum(0) >= _FEWEST_FILLED) & (number >= _FEWEST) & (deviation > 0.0)
+    is_filled &= ~_on_grid(value[None] * _DECIMALS)
+    return int((is_filled & ((value - mean).abs() <= _rounding(value, deviation))).sum())
+
+
+def statistics_of(table: Any) -> list[tuple[Any, Any]]:
+    """Means, deviations, medians and ends of a table (n, ...): of its columns, its channels, and all values.
+
+    Each with the deviations, for its rounding. Columns that are cut at public bounds have several values at their ends.
+    """
+    if len(table) < _FEWEST or table.numel() > _MOST_COMPARED_VALUES or table.is_complex():
+        return []
+    rows = table.detach().double().cpu()
+    views = [rows.reshape(len(rows), -1), rows.reshape(-1, 1)]
+    views += [rows.transpose(0, 1).flatten(1).T] if rows.dim() == 4 else []
+    statistics = []
+    for columns in views:
+        ends = [end for end in (columns.amin(0), columns.amax(0)) if bool(((columns == end).sum(0) == 1).all())]
+        deviation = columns.std(0)
+        of_columns = (columns.mean(0), deviation, columns.std(0, correction=0), columns.median(0).values, *ends)
+        statistics += [(statistic, deviation) for statistic in of_columns]
+    return statistics
+
+
+def _is(values: Any, statistic: tuple[Any, Any]) -> bool:
+    """Whether a vector has the values of a statistic with more decimals than public constants, except for a few."""
+    expected, deviation = statistic
+    if values.shape != expected.shape or not bool(expected.isfinite().all()):
+        return False
+    decimals = expected * _DECIMALS
+    is_free = int(((decimals - decimals.round()).abs() > 1e-3).sum()) > len(expected) / 2
+    return is_free and bool(((values - expected).abs() <= _rounding(expected, deviation)).all())
+
+
+def _rounding(values: Any, deviation: Any) -> Any:
+    import torch
+
+    return _PART * deviation + _UNITS * torch.finfo(torch.float32).eps * values.abs()
 
 
 def _has_public_levels(rows: Any) -> bool:
@@ -330,7 +275,7 @@ def _has_public_levels(rows: Any) -> bool:
 def _unless_cut(scaled: Any, rows: Any) -> Any:
     """The ``scaled`` columns (d,); none if at least half have several values at both ends and few equal ones between.
 
-    They were then cut at bounds. Cuts at quantiles of these rows leave equal numbers of values at the ends of columns.
+    They were then cut at bounds.
     """
     import torch
 
@@ -339,8 +284,7 @@ def _unless_cut(scaled: Any, rows: Any) -> Any:
     equal = (ordered.diff(dim=0) == 0.0) & ~at_low[1:] & ~at_high[:-1]
     ends = torch.stack([at_low.sum(0), at_high.sum(0)])
     cut = (ends > 1).all(0) & (equal.sum(0) <= _EQUAL * (len(rows) - ends.sum(0)))
-    quantiles = len(cut) > 1 and bool((ends == ends[:, :1]).all())
-    return torch.zeros_like(scaled) if len(cut) and 2 * int(cut.sum()) >= len(cut) and not quantiles else scaled
+    return torch.zeros_like(scaled) if len(cut) and 2 * int(cut.sum()) >= len(cut) else scaled
 
 
 def _is_standardized(rows: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from dpspec.contract.rules import Rule, RuleRun, RuleSetup, TrainingRule
+from dpspec.contract.rules import MADE_TWICE, Rule, RuleRun, RuleSetup, TrainingRule
 from dpspec.json_records import Count
 from dpspec.text import several
 from dpspec_recording.rules.records_in_model import rows_in
@@ -36,6 +36,7 @@ RULE = Rule(
     why="Earlier steps on the same records cost privacy that this number does not count, without noise all of it.",
     fix="Record from the first step; or start from a fresh model, or one trained on public records only, and accept. "
     "Add up private trainings on the same records by dpspec ledger.",
+    source=MADE_TWICE,
     code="dpspec_recording.rules.trained_before:TrainedBefore",
 )
 

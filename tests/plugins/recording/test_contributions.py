@@ -64,13 +64,11 @@ def test_few_sums_at_the_clip_norm_are_no_fault() -> None:
     ],
 )
 def test_places_that_fill_a_batch_are_no_contributions(norms: list[float], drawn: int, kept: list[float]) -> None:
-    step = PendingStep(members=[np.arange(drawn)])
-    for one in (step.norms, step.unclipped_norms):
-        one.append(torch.tensor(norms, dtype=torch.float64))
+    step = PendingStep(members=[np.arange(drawn)], norms=[torch.tensor(norms, dtype=torch.float64)])
     step.add_rows(len(norms))
     step.omit_padding()
     assert step.rows == len(kept)
-    assert step.reported_norms().tolist() == step.reported_unclipped_norms().tolist() == kept
+    assert step.reported_norms().tolist() == kept
 
 
 def test_a_step_without_drawn_records_keeps_its_rows() -> None:

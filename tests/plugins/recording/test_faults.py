@@ -10,7 +10,9 @@ from dpspec_recording.outcomes import faults
 from dpspec_recording.outcomes.conditions import ASSUMABLE, CONDITIONS, TESTED, channel_of, stated
 from dpspec_recording.outcomes.faults import Fault
 
-FAULT = Fault(name="a-fault", assumption="noise-scale", title="steps", observed="reported", advice="Mend it.")
+FAULT = Fault(
+    name="a-fault", assumption="noise-scale", title="steps", observed="reported", source="here", advice="Mend it."
+)
 
 
 def test_the_example_of_a_fault() -> None:

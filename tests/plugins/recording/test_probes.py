@@ -40,7 +40,6 @@ from dpspec_recording.probes.public_steps import PublicFacts, PublicSteps
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.probes.reported_gradients import GradientFacts, ReportedGradients
 from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules
-from dpspec_recording.probes.seeds import SeedFacts, Seeds
 from dpspec_recording.probes.sums import SumFacts, Sums
 from dpspec_recording.probes.updates import UpdateFacts, Updates
 from dpspec_recording.rules.builtin import RULES
@@ -98,7 +97,6 @@ ALONE = RuleFact(facts={"optimizers": [], "readers": [], "before_steps": 0})
 #: The facts of an honest run of 100 steps.
 HONEST: dict[type[Probe[Any]], Any] = {
     Noise: NoiseFacts(processes=(STATISTICS,)),
-    Seeds: SeedFacts(shared=0, public=0),
     Parameters: ParameterFacts(outside=0.0, loaded=0, returned=0),
     ModelState: ModelStateFacts(buffers=(), state=(), attributes=(), rounded=("base.weight",), coarse=(), unread=()),
     NoisyGradients: NoisyGradientFacts(compared=100, changed=0, scaled=0, explained=0),
@@ -183,8 +181,6 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Noise, noisy(coarse=replace(COARSE, coarse=900)), "coarse-values"),
     (Noise, noisy(coarse=replace(COARSE, coarse=20, coarse_of_step=20)), "coarse-values"),
     (Noise, noisy(grid=Grid(spacing=0.01, noise=500, sums=500)), "noise-law"),
-    (Seeds, {"shared": 3}, "shared-seed"),
-    (Seeds, {"public": 1}, "public-seed"),
     (Parameters, {"outside": 1.0}, "moved-parameters"),
     (PublicSteps, {"steps": 3}, "unverified-public-steps"),
     (Parameters, {"outside": 1.0, "loaded": 1}, "loaded-weights"),

@@ -129,7 +129,7 @@ def constants_read(folder: Path) -> int:
 SCALINGS: list[tuple[Callable[[Tensor], Callable[[Tensor], Tensor]], int]] = [
     (lambda x: partial(standardized, x.mean(0), x.std(0)), 2),
     (lambda x: partial(standardized, float(x.mean()), float(x.std())), 2),
-    (lambda x: partial(cut, x.quantile(0.05, 0), x.quantile(0.95, 0)), 2),
+    (lambda x: partial(cut, x.amin(0), x.amax(0)), 2),
     (lambda x: partial(standardized, torch.full((x.shape[1],), 0.1307), 0.3081), 0),
     (lambda x: partial(cut, -1.6448536, 1.6448536), 0),
     (lambda x: partial(standardized, x.mean(0) + 0.01 * torch.randn(x.shape[1]), 1.0), 0),  # with noise

@@ -145,29 +145,3 @@ def test_the_inputs_of_a_first_step_that_an_exception_ends_are_compared() -> Non
     rule.stop()
     rule.after_step(RuleStep(number=1, drawn=None, norms=None, clip_norm=1.0))
     assert rule.facts().rows_by_tensor == {"attribute nodes": 5}
-
-
-def of_columns(value: Any) -> tuple[str, ...]:
-    model = Model(constants=value)
-    if isinstance(value, Tensor):
-        model = with_buffer(value)  # type: ignore[assignment]
-    return facts(model, TensorDataset(3.0 * X + 1.0, Y)).statistics
-
-
-def test_statistics_of_the_records_in_the_model_are_noticed() -> None:
-    x = 3.0 * X + 1.0
-    for value in (x.mean(0), x.std(0), x.median(0).values.double(), x.std().reshape(1)):
-        assert of_columns(value) == ("buffer nodes",)
-    for listed in (x.mean(0).tolist(), float(x.std()), x.numpy().mean(0), {"mean": x.mean(0)}):
-        assert of_columns(listed) == ("attribute constants",)
-
-
-def test_public_constants_in_the_model_are_none() -> None:
-    public = 3.0 * PUBLIC + 1.0
-    for value in (public.mean(0), torch.tensor([0.1307]), [0.485, 0.456, 0.406], 0.1, 1e-5, {"mean": public.mean(0)}):
-        assert of_columns(value) == ()
-
-
-def test_the_caution_names_statistics() -> None:
-    held = facts(with_buffer(X.mean(0)), TensorDataset(X, Y))
-    assert RecordsInModel.caution(held, RUN).startswith("Buffer nodes is a statistic of the dataset")
