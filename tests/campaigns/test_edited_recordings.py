@@ -1,4 +1,4 @@
-"""Edited recordings with rebuilt digest chains: each is judged or refused, and none proves half of its epsilon.
+"""Edited recordings with rebuilt checksums: each is judged or refused, and none proves half of its epsilon.
 
 CAMPAIGN=500 in the environment makes 500 edits.
 """
@@ -24,11 +24,9 @@ DELTA = 1e-5
 
 
 def edit(source: Path, folder: Path, data: st.DataObject) -> None:
-    """Copy a recording, change one value, and rebuild the digests of all files that depend on it."""
+    """Copy a recording, change one value, and rebuild the checksums and the digest that depend on it."""
     header = (source / MARK).read_bytes()
-    frames = {
-        name: list(read_frames(source / name, hashlib.sha256(header).digest())) for name in (INTERNAL, STATES, STEPS)
-    }
+    frames = {name: list(read_frames(source / name)) for name in (INTERNAL, STATES, STEPS)}
     names = [MARK, *(name for name, part in frames.items() if part), STEPS, STEPS]
     names += [WEIGHTS] if (source / WEIGHTS).exists() else []
     file = data.draw(st.sampled_from(names), "file")
@@ -43,7 +41,7 @@ def edit(source: Path, folder: Path, data: st.DataObject) -> None:
         (folder / WEIGHTS).write_bytes(changed)
         digests[hashlib.sha256(weights).hexdigest().encode()] = hashlib.sha256(changed).hexdigest().encode()
     for name, part in frames.items():
-        journal = JournalWriter(folder / name, hashlib.sha256(header).digest())
+        journal = JournalWriter(folder / name)
         chosen = data.draw(st.integers(0, len(part) - 1), "frame") if file == name else None
         for number, frame in enumerate(part):
             payload = frame.payload
@@ -52,8 +50,7 @@ def edit(source: Path, folder: Path, data: st.DataObject) -> None:
             if number == chosen:
                 is_json = name == STEPS and frame.kind in (END, SCORED)
                 payload = edited_json(payload, data) if is_json else edited_bytes(payload, data)
-            (digest,) = journal.append(frame.kind, payload)
-            digests |= {frame.digest: digest, frame.digest.hex().encode(): digest.hex().encode()}
+            journal.append(frame.kind, payload)
         journal.close()
 
 
@@ -82,6 +79,6 @@ def test_an_edit_is_judged_or_refused_and_proves_nothing_smaller(
     except DpspecError as error:
         refused, message = error.exit_code, str(error)
     event(f"refused with {refused:d}" if refused is not None else f"judged with {code:d}")
-    assert "digest chain" not in message
+    assert "checksum" not in message
     assert refused in (None, ExitCode.USAGE, ExitCode.INVALID_SPEC, ExitCode.NOTHING_TO_RUN)
     assert code is not ExitCode.OK

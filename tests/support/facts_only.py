@@ -16,7 +16,7 @@ from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.run_folder import RunFolder
 from dpspec_recording.folder.step_record import COLUMNS, OptionChange
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.outcomes.outcome import Missing, Outcome, Remark
+from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.judged_run import InternalSums
 from dpspec_recording.probes.option_history import OptionHistory
@@ -55,7 +55,7 @@ def run_with(
         most_often=None,
     )
     run = RecordedRun(
-        folder=RunFolder(Path("run"), made, b"", PROBES),
+        folder=RunFolder(Path("run"), made, PROBES),
         columns=values,
         layers=np.zeros(0),
         quietest=np.zeros(0),
@@ -84,8 +84,6 @@ def end_with(facts: Mapping[type[Probe[Any]], Any], audits: AuditFacts) -> Facts
 
 def said(outcome: Outcome) -> tuple[str, bool]:
     """Return the name of the fault or the condition, and whether the outcome is an alarm."""
-    if isinstance(outcome, Missing):
-        return outcome.condition, True
     if isinstance(outcome, Remark):
         return outcome.condition, outcome.is_doubt
     if hasattr(outcome, "check"):

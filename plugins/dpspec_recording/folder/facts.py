@@ -9,7 +9,7 @@ from dpspec import json_records
 from dpspec.errors import RecordingError
 from dpspec_recording.folder.audit_facts import AuditFacts
 from dpspec_recording.folder.header import LONGEST, texts
-from dpspec_recording.folder.merging import OWN, Names, Number, join_by, union, word
+from dpspec_recording.folder.merging import OWN, Number, join_by, word
 from dpspec_recording.folder.stated_fact import StatedFact, StatedFacts
 
 F = TypeVar("F")
@@ -19,16 +19,13 @@ F = TypeVar("F")
 class Facts:
     """Facts over all steps; None if the recorder does not observe them. A field says how facts are joined.
 
-    observed: by name each stated fact. ``error`` belongs to the end alone. lacking: the names of
-    facts that the recorder always notes (:mod:`dpspec_recording.folder.required_facts`), and this folder lacks; its
-    reader fills it.
+    observed: by name each stated fact. ``error`` belongs to the end alone.
     """
 
     audits: AuditFacts = field(metadata=OWN)
     seconds: Number = field(metadata=join_by(max, sum))
     error: str = field(default="", metadata=join_by(word, itemgetter(-1)))
     observed: Mapping[str, Any] = field(default_factory=dict)
-    lacking: Names = field(default=(), metadata=join_by(union))
 
     def of(self, stated: type[StatedFact[F]]) -> F | None:
         """A stated fact; None if the training did not show it."""
@@ -38,13 +35,10 @@ class Facts:
     def written(self) -> dict[str, Any]:
         """The JSON: the facts of the recorder, and the stated ones, by name."""
         recorder_facts = {
-            name: value for name, value in asdict(replace(self, observed={})).items() if name not in _OF_READER
+            name: value for name, value in asdict(replace(self, observed={})).items() if name != "observed"
         }
         return recorder_facts | {name: None if fact is None else asdict(fact) for name, fact in self.observed.items()}
 
-
-#: Fields that the file does not hold by their names.
-_OF_READER = ("observed", "lacking")
 
 #: The facts of the recorder itself.
 _OWN = tuple(declared for declared in fields(Facts) if declared.name != "observed")

@@ -1,16 +1,15 @@
 """The folder of a recorded run, as untrusted input.
 
 ``run.json`` describes the run; ``steps.log`` and ``internal.log`` hold the public and the internal parts of steps. The
-internal part is written first, and the public part contains its digest. So both files end at a complete step whenever
-the process is killed, and ``internal.log`` can be withheld. ``canaries.npz`` is internal too; its digest follows the
-end in ``steps.log``. ``states.log``, also internal, holds the states from which a later part may go on.
-``weights.json`` has digests of the model's tensors at the end. The end in ``steps.log`` states the digests of all these
-files, so no file of a complete recording can be replaced alone.
+internal part is written first, so both files end at a complete step whenever the process is killed, and
+``internal.log`` can be withheld. ``canaries.npz`` is internal too; its digest follows the end in ``steps.log``.
+``states.log``, also internal, holds the states from which a later part may go on. ``weights.json`` has digests of the
+model's tensors at the end. The end in ``steps.log`` names the files of the recording, with the digest of
+``weights.json``.
 
-The logs are journals: frames under a chain of digests, readable up to the last complete one. A frame is its length
-(4 bytes, little-endian), its kind (1 byte), its payload, and the first 16 bytes of SHA-256 of the digest of the frame
-before it, the length, the kind and the payload. The first frame follows the digest of ``run.json``. Frames are written
-by one call, so a killed process leaves at most one incomplete frame, which readers skip.
+The logs are journals of frames, readable up to the last complete one. A frame is its length (4 bytes, little-endian),
+its kind (1 byte), its payload, and CRC-32 of these. Frames are written by one call, so a killed process leaves at most
+one incomplete frame, which readers skip. Checksums find damage; the result of a check has the SHA-256 of the folder.
 """
 
 import hashlib
@@ -20,6 +19,7 @@ import math
 import os
 import stat
 import struct
+import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -32,54 +32,46 @@ from dpspec.text import shortened
 from dpspec_recording.folder.facts import Facts, read_facts
 from dpspec_recording.folder.header import LONGEST as LONGEST_TEXT
 from dpspec_recording.folder.header import MOST_BYTES, Header, read_header, texts
-from dpspec_recording.folder.required_facts import with_lacking
 from dpspec_recording.folder.script_facts import ScriptFacts
-from dpspec_recording.folder.seen_steps import SeenSteps
 from dpspec_recording.folder.stated_fact import StatedFacts
-from dpspec_recording.folder.step_record import DIGEST, InternalStep, PublicStep, SavedState
+from dpspec_recording.folder.step_record import InternalStep, PublicStep, SavedState
 from dpspec_recording.folder.weights import WEIGHTS, Table, read_content, read_table, write_table
 
 #: Largest size of a payload in bytes.
 LONGEST = 1 << 22
 
-_HEAD = struct.Struct("<IB")
+_HEAD, _CHECKSUM = struct.Struct("<IB"), struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame: its kind, payload and digest, and its number in the file from 1 on."""
+    """A frame: its kind and payload, and its number in the file from 1 on."""
 
     kind: int
     payload: bytes
-    digest: bytes
     number: int
 
 
 class JournalWriter:
-    """Appends frames to a file. digest: The last frame's."""
+    """Appends frames to a file."""
 
-    def __init__(self, path: Path, digest: bytes, *, new: bool = True) -> None:
-        """digest: of the header, or of the last frame if the file is not ``new``. Raises ``FileExistsError``."""
+    def __init__(self, path: Path, *, new: bool = True) -> None:
+        """new: whether the file must not exist; raises ``FileExistsError``."""
         create_flags = os.O_CREAT | os.O_EXCL if new else 0
         self._file = os.open(path, os.O_WRONLY | create_flags | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
-        self.digest = digest
 
-    def append(self, kind: int, *payloads: bytes) -> list[bytes]:
-        """Write frames by one call and return their digests; raises ``ValueError`` if one is too long."""
-        chunks, digests, digest = list[bytes](), list[bytes](), self.digest
+    def append(self, kind: int, *payloads: bytes) -> None:
+        """Write frames by one call; raises ``ValueError`` if one is too long."""
+        chunks = list[bytes]()
         for payload in payloads:
             if len(payload) > LONGEST:
                 raise ValueError(f"a frame holds at most {LONGEST} bytes, got {len(payload)}")
-            head = _HEAD.pack(len(payload), kind)
-            digest = hashlib.sha256(digest + head + payload).digest()[:DIGEST]
-            chunks += (head, payload, digest)
-            digests.append(digest)
+            content = _HEAD.pack(len(payload), kind) + payload
+            chunks += (content, _CHECKSUM.pack(zlib.crc32(content)))
         whole = b"".join(chunks)
         written = os.write(self._file, whole)
         if written != len(whole):
             raise OSError(f"wrote {written} of {len(whole)} bytes")
-        self.digest = digest
-        return digests
 
     def is_at(self, path: Path) -> bool:
         """Whether the path still leads to this file: writes to a removed or renamed file succeed."""
@@ -92,9 +84,9 @@ class JournalWriter:
         os.close(self._file)
 
 
-def read_frames(path: Path, first: bytes) -> Iterator[Frame]:
-    """The complete frames of a file; ``RecordingError`` that names file, frame and byte where the chain breaks."""
-    digest, offset, number = first, 0, 1
+def read_frames(path: Path) -> Iterator[Frame]:
+    """The complete frames of a file; ``RecordingError`` that names file, frame and byte of a damaged one."""
+    offset, number = 0, 1
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -106,15 +98,13 @@ def read_frames(path: Path, first: bytes) -> Iterator[Frame]:
                 where = f"{path}: frame {number} at byte {offset}"
                 if length > LONGEST:
                     raise RecordingError(f"{where}: a frame holds at most {LONGEST} bytes, this one claims {length}")
-                if offset + _HEAD.size + length + DIGEST > size:
+                if offset + _HEAD.size + length + _CHECKSUM.size > size:
                     return
-                payload, stored_digest = file.read(length), file.read(DIGEST)
-                digest = hashlib.sha256(digest + head + payload).digest()[:DIGEST]
-                if stored_digest != digest:
-                    changed = "run.json or this file" if number == 1 else "this file"
-                    raise RecordingError(f"{where}: the digest chain breaks: {changed} was changed; record again")
-                offset += _HEAD.size + length + DIGEST
-                yield Frame(kind, payload, digest, number)
+                payload, checksum = file.read(length), file.read(_CHECKSUM.size)
+                if checksum != _CHECKSUM.pack(zlib.crc32(head + payload)):
+                    raise RecordingError(f"{where}: its checksum does not match: the file was changed; record again")
+                offset += _HEAD.size + length + _CHECKSUM.size
+                yield Frame(kind, payload, number)
                 number += 1
     except OSError as error:
         raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -156,18 +146,17 @@ class Scored:
 
 @dataclass(frozen=True, kw_only=True)
 class EndFiles:
-    """The digests of the other files at the end, in hexadecimal digits; "" of a file that was not written.
+    """The files of the recording at the end.
 
-    internal, states: of the last frames. weights: SHA-256 of ``weights.json``. reason: why the weights are missing.
+    names: of all files. weights: SHA-256 of ``weights.json``, "" without the file. reason: why it is missing.
     """
 
-    internal: str
-    states: str
+    names: tuple[str, ...]
     weights: str = ""
     reason: str = ""
 
 
-#: The key of the end frame with the digests of files; the other keys are facts.
+#: The key of the end frame with the files; the other keys are facts.
 _FILES_KEY = "files"
 
 
@@ -196,16 +185,15 @@ class RunWriter:
                 f"{folder} already holds {contents}: a run is recorded once. Give a new folder, such as runs/{{n}}, or "
                 "overwrite=True to record again, or resume=True to continue the recording after a checkpoint"
             )
-        first = hashlib.sha256(content).digest()
         self._folder = folder = folder.absolute()  # a script may change the working directory
-        self._steps = JournalWriter(folder / STEPS, first)
-        self._internal = JournalWriter(folder / INTERNAL, first)
-        self._states = JournalWriter(folder / STATES, first)
+        self._steps = JournalWriter(folder / STEPS)
+        self._internal = JournalWriter(folder / INTERNAL)
+        self._states = JournalWriter(folder / STATES)
         self.steps = 0
 
     def write(self, *steps: tuple[PublicStep, InternalStep]) -> None:
-        digests = self._internal.append(STEP, *(internal.encode() for _, internal in steps))
-        self._steps.append(STEP, *(public.encode(digest) for (public, _), digest in zip(steps, digests, strict=True)))
+        self._internal.append(STEP, *(internal.encode() for _, internal in steps))
+        self._steps.append(STEP, *(public.encode() for public, _ in steps))
         self.steps += len(steps)
 
     def save(self, state: SavedState) -> None:
@@ -230,9 +218,8 @@ class RunWriter:
                     digest = hashlib.sha256(content).hexdigest()
                 except OSError as error:
                     reason = f"{WEIGHTS} could not be written: {error.strerror or error}"
-            files = EndFiles(
-                internal=self._internal.digest.hex(), states=self._states.digest.hex(), weights=digest, reason=reason
-            )
+            names = (MARK, STEPS, INTERNAL, STATES, *([WEIGHTS] if digest else []))
+            files = EndFiles(names=names, weights=digest, reason=reason)
             self._steps.append(END, json.dumps({**facts, _FILES_KEY: vars(files)}).encode("utf-8"))
             moved = [name for name, journal in self._journals().items() if not journal.is_at(self._folder / name)]
         finally:
@@ -250,7 +237,7 @@ class RunWriter:
 
     def fail_again(self, reason: str) -> None:
         """Note another reason after :meth:`fail`."""
-        internal = JournalWriter(self._folder / INTERNAL, self._internal.digest, new=False)
+        internal = JournalWriter(self._folder / INTERNAL, new=False)
         try:
             internal.append(FAULT, reason[:1000].encode("utf-8", "replace"))
         finally:
@@ -263,7 +250,7 @@ class RunWriter:
         except FileExistsError:
             raise UsageError(f"{self._folder / CANARIES} is there already: canaries are scored once") from None
         scores_entry = {"canaries": canaries, "digest": hashlib.sha256(content).hexdigest(), "final": final}
-        steps = JournalWriter(self._folder / STEPS, self._steps.digest, new=False)
+        steps = JournalWriter(self._folder / STEPS, new=False)
         try:
             steps.append(SCORED, json.dumps(scores_entry).encode("utf-8"))
         finally:
@@ -271,7 +258,7 @@ class RunWriter:
 
     def ran_in(self, script: ScriptFacts) -> None:
         """Note the script around the recording, after the end."""
-        steps = JournalWriter(self._folder / STEPS, self._steps.digest, new=False)
+        steps = JournalWriter(self._folder / STEPS, new=False)
         try:
             steps.append(SCRIPT, json.dumps(asdict(script)).encode("utf-8"))
         finally:
@@ -299,7 +286,6 @@ class RunFolder:
 
     path: Path
     header: Header
-    first: bytes
     stated: StatedFacts
     comparison: ClassVar[None] = None
 
@@ -330,24 +316,21 @@ class RunFolder:
             raise RecordingError(f"{path / MARK}: cannot be read: {error.strerror or error}") from error
         if len(content) > MOST_BYTES:
             raise RecordingError(f"{path / MARK}: longer than {MOST_BYTES} bytes")
-        return cls(path, read_header(content, str(path / MARK)), hashlib.sha256(content).digest(), stated)
+        return cls(path, read_header(content, str(path / MARK)), stated)
 
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
-        for public, _ in self._public():
-            yield public
+        yield from self._public()
 
     def internal(self) -> Iterator[InternalStep]:
         if not (self.path / INTERNAL).exists():
             raise RecordingError(f"{self.path / INTERNAL}: missing; it was withheld")
         frames = self._frames(INTERNAL)
-        for public, digest in self._public():
+        for public in self._public():
             if not isinstance(public, PublicStep):
                 return
             frame = next(frames, None)
-            if frame is None or frame.digest != digest:
-                raise RecordingError(
-                    f"{self.path / INTERNAL}: step {public.step} does not have the digest that {STEPS} states"
-                )
+            if frame is None or frame.kind != STEP:
+                raise RecordingError(f"{self.path / INTERNAL}: step {public.step} of {STEPS} is missing")
             try:
                 internal = InternalStep.decode(frame.payload)
                 if internal.step != public.step:
@@ -376,11 +359,7 @@ class RunFolder:
         """The last facts with a saved state, and the number of steps that they cover."""
         for state in reversed(self.states()):
             if state.facts is not None:
-                observed = SeenSteps()
-                for step, _ in itertools.islice(self._public(), state.step):
-                    if isinstance(step, PublicStep):
-                        observed.add(step)
-                return state.step, self._facts(state.facts, str(self.path / STATES), observed)
+                return state.step, read_facts(state.facts, str(self.path / STATES), self.stated)
         return 0, None
 
     @property
@@ -393,12 +372,10 @@ class RunFolder:
     def lost_files(self) -> tuple[str, ...]:
         """The names of files that the recorder wrote and the folder lacks, without ``internal.log``, which tests need.
 
-        ``states.log`` is written from the beginning, ``weights.json`` at the end, which has its digest.
+        ``states.log`` is written from the beginning.
         """
-        payload = next((frame.payload for frame in self._frames(STEPS) if frame.kind == END), None)
-        files = None if payload is None else self._end(payload, str(self.path / STEPS))[1]
-        written = (STATES, WEIGHTS) if files is not None and files.weights else (STATES,)
-        return tuple(name for name in written if not (self.path / name).exists())
+        written = (STATES,) if self._files is None else (name for name in self._files.names if name in FILES)
+        return tuple(name for name in written if name != INTERNAL and not (self.path / name).exists())
 
     @property
     def has_internal(self) -> bool:
@@ -410,13 +387,10 @@ class RunFolder:
 
     @property
     def weights(self) -> Table | str:
-        """The digests of the model at the end, or why the recording has none that the chain of digests covers."""
-        payload = next((frame.payload for frame in self._frames(STEPS) if frame.kind == END), None)
-        files = None if payload is None else self._end(payload, str(self.path / STEPS))[1]
-        if files is None:
-            return f"its recorder wrote no digest of {WEIGHTS}: record again with this version of dpspec"
-        if not files.weights:
-            return files.reason or f"the recording has no {WEIGHTS}"
+        """The digests of the model at the end, or why the recording has none."""
+        files = self._files
+        if files is None or not files.weights:
+            return (files is not None and files.reason) or f"the recording has no {WEIGHTS}"
         self._require_weights(files)
         table = read_table(self.path / WEIGHTS)
         return f"the recording has no {WEIGHTS}" if table is None else table
@@ -444,33 +418,24 @@ class RunFolder:
                 f"{self.path / WEIGHTS}: does not have the digest that {STEPS} states: it was changed; record again"
             )
 
-    def _require_files(self, files: EndFiles) -> None:
-        """All files but ``canaries.npz``, which follows the end with its own digest, are as the recorder left them."""
-        self._require_weights(files)
-        for name, digest in ((INTERNAL, files.internal), (STATES, files.states)):
-            if not (self.path / name).exists():  # withheld
-                continue
-            last = deque(self._frames(name), maxlen=1)
-            if (last[0].digest if last else self.first).hex() != digest:
-                raise RecordingError(
-                    f"{self.path / name}: does not end with the digest that {STEPS} states: frames were cut or added; "
-                    "record again"
-                )
+    @property
+    def _files(self) -> EndFiles | None:
+        """The files that the end names; None without an end."""
+        payload = next((frame.payload for frame in self._frames(STEPS) if frame.kind == END), None)
+        return None if payload is None else self._end(payload, str(self.path / STEPS))[1]
 
-    def _end(self, payload: bytes, where: str) -> tuple[Mapping[str, Any], EndFiles | None]:
-        """The facts of the end, and the digests of files; None from a recorder of version 0.2.0."""
+    def _end(self, payload: bytes, where: str) -> tuple[Mapping[str, Any], EndFiles]:
+        """The facts and the files of the end."""
         read = _mapping(payload, where)
-        if _FILES_KEY not in read:
-            return read, None
         try:
-            files = json_records.read(EndFiles, read[_FILES_KEY], f"{where}: {_FILES_KEY}")
+            files = json_records.read(EndFiles, read.get(_FILES_KEY), f"{where}: {_FILES_KEY}")
         except ValueError as error:
             raise RecordingError(str(error)) from None
         facts = {name: value for name, value in read.items() if name != _FILES_KEY}
         return facts, replace(files, reason=shortened(files.reason, 200))
 
-    def _public(self) -> Iterator[tuple[PublicStep | Facts | Scored, bytes]]:
-        ended, scored, is_last, observed = False, False, False, SeenSteps()
+    def _public(self) -> Iterator[PublicStep | Facts | Scored]:
+        ended, scored, is_last = False, False, False
         if not (self.path / STEPS).exists():
             raise RecordingError(f"{self.path / STEPS}: missing: a recording has this file from its beginning")
         for frame in self._frames(STEPS):
@@ -486,37 +451,32 @@ class RunFolder:
                     scores = json_records.read(Scored, scored_fields, where)
                 except ValueError as error:
                     raise RecordingError(str(error)) from None
-                yield scores, b""
+                yield scores
                 continue
             if ended:
                 raise RecordingError(f"{where}: follows the end of the recording")
             if frame.kind == END:
                 ended = True
                 facts, files = self._end(frame.payload, where)
-                if files is not None:
-                    self._require_files(files)
-                yield self._facts(facts, where, observed), b""
+                self._require_weights(files)
+                yield read_facts(facts, where, self.stated)
                 continue
             if frame.kind != STEP:
                 raise RecordingError(f"{where}: of kind {frame.kind}, which this version does not know")
             if frame.number > MOST_STEPS:
                 raise RecordingError(f"{where}: a recording has at most {MOST_STEPS} steps")
             try:
-                step, digest = PublicStep.decode(frame.payload, len(self.header.layers), self.header.width)
+                step = PublicStep.decode(frame.payload, len(self.header.layers), self.header.width)
                 if step.step != frame.number:
                     raise ValueError(f"expected step {frame.number}, found step {step.step}")
                 _require_sane(step)
             except ValueError as error:
                 raise RecordingError(f"{where}: {error}") from None
-            observed.add(step)
-            yield step, digest
-
-    def _facts(self, read: Any, where: str, steps: SeenSteps) -> Facts:
-        return with_lacking(read_facts(read, where, self.stated), self.header, steps, self.stated)
+            yield step
 
     def _frames(self, name: str) -> Iterator[Frame]:
         there = (self.path / name).exists()
-        return read_frames(self.path / name, self.first) if there else iter(())
+        return read_frames(self.path / name) if there else iter(())
 
 
 def _require_sane(step: PublicStep) -> None:

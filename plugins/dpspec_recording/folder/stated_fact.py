@@ -5,19 +5,17 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.merging import Across, joined
-from dpspec_recording.folder.seen_steps import SeenSteps
 
 F = TypeVar("F")
 
 
 class StatedFact(Generic[F]):
-    """The properties of a fact by which a folder is read, its ranks and parts are joined, and a missing fact is found.
+    """The properties of a fact by which a folder is read, and its ranks and parts are joined.
 
     Attributes:
         name: Of the fact, in the folder of the run.
         kind: The frozen dataclass of the fact, whose fields say how the facts of ranks and parts are joined; ``|
-            None`` if some trainings do not show the fact, or if a required fact may be missing. None if the steps of
-            the folder hold all of it.
+            None`` if some trainings do not show the fact. None if the steps of the folder hold all of it.
         of_adding_ranks: Whether only the ranks that add noise have the fact.
     """
 
@@ -29,11 +27,6 @@ class StatedFact(Generic[F]):
     def is_shown(cls, header: Header) -> bool:
         """Whether this kind of training shows the fact."""
         return True
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the recorder notes the fact of each such training: a test on a missing one is omitted."""
-        return False
 
     @classmethod
     def merge(cls, rows: Sequence[F], across: Across) -> F:

@@ -21,9 +21,6 @@ Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 Halves: TypeAlias = np.ndarray[Any, np.dtype[np.float16]]
 Indices: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-#: Bytes of the digest of a frame.
-DIGEST = 16
-
 #: A count that was not observed.
 UNSEEN = 2**32 - 1
 
@@ -172,16 +169,16 @@ class PublicStep:
     directions: Halves = field(default_factory=lambda: np.zeros(0, dtype=np.float16))
     options: Mapping[str, OptionChange] = field(default_factory=dict)
 
-    def encode(self, internal: bytes) -> bytes:
+    def encode(self) -> bytes:
         counts = [min(int(getattr(self, name)), UNSEEN) for name in _COUNTS]
         numbers = [float(getattr(self, name)) for name in _NUMBERS]
-        head = _PUBLIC.pack(internal, *counts, *numbers, len(self.layers), len(self.directions))
+        head = _PUBLIC.pack(*counts, *numbers, len(self.layers), len(self.directions))
         arrays = self.layers.astype("<f4").tobytes() + self.directions.astype("<f2").tobytes()
         return head + arrays + encode_options(self.options)
 
     @classmethod
-    def decode(cls, data: bytes, layers: int, width: int) -> tuple[PublicStep, bytes]:
-        internal, *read = _unpacked(_PUBLIC, data)
+    def decode(cls, data: bytes, layers: int, width: int) -> PublicStep:
+        read = _unpacked(_PUBLIC, data)
         found_layers, found_width = read[-2:]
         if found_layers not in (0, layers) or found_width not in (0, width):
             raise ValueError(
@@ -193,7 +190,7 @@ class PublicStep:
             layers=np.frombuffer(data, "<f4", found_layers, ends[0]),
             directions=np.frombuffer(data, "<f2", found_width, ends[1]),
             options=decode_options(data[ends[2] :]),
-        ), internal
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +299,7 @@ def _fields_of_type(kind: Any, hint: str) -> tuple[str, ...]:
 
 _COUNTS, _NUMBERS = _fields_of_type(PublicStep, "int"), _fields_of_type(PublicStep, "float")
 _INTERNAL_NUMBERS, _DIGESTS = _fields_of_type(InternalStep, "float"), _fields_of_type(RankStep, "bytes")
-_PUBLIC = struct.Struct(f"<{DIGEST}s{len(_COUNTS)}I{len(_NUMBERS)}dHH")
+_PUBLIC = struct.Struct(f"<{len(_COUNTS)}I{len(_NUMBERS)}dHH")
 _INTERNAL = struct.Struct(f"<II{4 * len(_INTERNAL_NUMBERS)}s")
 _RANK = struct.Struct(f"<{'8s' * len(_DIGESTS)}IBBB")
 _LENGTH = struct.Struct("<I")

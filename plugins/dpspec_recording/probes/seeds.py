@@ -18,12 +18,10 @@ from typing import TYPE_CHECKING, Any
 from dpspec.json_records import Count
 from dpspec_recording.folder.merging import join_by, word
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 
@@ -71,12 +69,6 @@ class Seeds(Probe[SeedFacts]):
     """
 
     name, kind, needs = "seeds", SeedFacts | None, "before_noise"
-    lacks = Missing(condition="secret-randomness", subject="whether two generators have one seed")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Each such training shows it."""
-        return True
 
     def __init__(self) -> None:
         self._optimizer: Any = None

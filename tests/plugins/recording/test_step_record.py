@@ -1,6 +1,5 @@
 """Bytes of record numbers, steps and saved states, and bytes that no recorder writes."""
 
-import hashlib
 import json
 
 import numpy as np
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpspec.errors import RecordingError
 from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.run_folder import MARK, STATE, STATES, JournalWriter, RunFolder, RunWriter
+from dpspec_recording.folder.run_folder import STATE, STATES, JournalWriter, RunFolder, RunWriter
 from dpspec_recording.folder.step_record import (
     DIGESTS,
     MOST_RECORDS,
@@ -119,9 +118,7 @@ def test_other_states_are_refused(changed, tmp_path):
     with pytest.raises(ValueError, match=r"a saved state|the options of a step"):
         SavedState.decode(content)
     RunWriter(tmp_path / "run", Header()).close()
-    log = JournalWriter(
-        tmp_path / "run" / STATES, hashlib.sha256((tmp_path / "run" / MARK).read_bytes()).digest(), new=False
-    )
+    log = JournalWriter(tmp_path / "run" / STATES, new=False)
     log.append(STATE, content)
     log.close()
     with pytest.raises(RecordingError, match=r"states.log: frame 1: (a saved state|the options)"):
