@@ -13,7 +13,7 @@ from dpspec.contract.results import SCHEMA as RESULT
 from dpspec.engine.storage.trial_store import SCHEMA as TRIAL
 from dpspec.renames import KEPT, RENAMED, RENAMED_ARGUMENTS
 from dpspec.tested_versions import TESTED
-from dpspec_recording.folder.header import FORMAT
+from dpspec_recording.folder.events import FORMAT
 from generator.markdown import table
 
 _TEXT = Path(__file__).with_name("compatibility.md.tmpl")

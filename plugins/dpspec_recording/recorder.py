@@ -19,10 +19,10 @@ from torch.utils.data import default_collate
 from dpspec.errors import UsageError
 from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
+from dpspec_recording.folder.coins import table
 from dpspec_recording.folder.free_number import numbered
-from dpspec_recording.folder.header import table
 from dpspec_recording.folder.place import remove_recording
-from dpspec_recording.folder.run_folder import RunWriter
+from dpspec_recording.folder.writer import RunWriter
 from dpspec_recording.parts import Parts
 from dpspec_recording.planting.planted import Planted, scores_of
 from dpspec_recording.received_weights import LoadedTensors, ReceivedWeights

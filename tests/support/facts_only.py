@@ -11,10 +11,9 @@ import numpy as np
 
 from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec_recording.folder.audit_facts import AuditFacts
+from dpspec_recording.folder.events import COLUMNS, Header, OptionChange
 from dpspec_recording.folder.facts import Facts
-from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.run_folder import RunFolder
-from dpspec_recording.folder.step_record import COLUMNS, OptionChange
+from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.builtin import PROBES
@@ -55,7 +54,7 @@ def run_with(
         most_often=None,
     )
     run = RecordedRun(
-        folder=RunFolder(Path("run"), made, PROBES),
+        folder=RunFolder(Path("run"), made, "", PROBES),
         columns=values,
         layers=np.zeros(0),
         quietest=np.zeros(0),

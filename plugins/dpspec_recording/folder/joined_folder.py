@@ -8,21 +8,21 @@ with the noise of that rank. :class:`Comparison` counts the differences between 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from dpspec.errors import RecordingError
 from dpspec.stats import gaussian_noise
-from dpspec_recording.folder.facts import Facts, of_ranks
-from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.run_folder import MARK, RunFolder, Scored
+from dpspec_recording.folder.events import UNSEEN, Header, InternalStep, PublicStep, RankStep, Scored
+from dpspec_recording.folder.facts import Facts, StatedFacts, of_ranks
+from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.script_facts import ScriptFacts
-from dpspec_recording.folder.stated_fact import StatedFacts
-from dpspec_recording.folder.step_record import UNSEEN, InternalStep, PublicStep, RankStep
 from dpspec_recording.folder.weights import Table
+from dpspec_recording.folder.writer import PUBLIC
 
 _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,5})", re.ASCII)
 
@@ -133,11 +133,6 @@ class JoinedFolder:
     @property
     def fault(self) -> str:
         return next(filter(None, (rank_folder.fault for rank_folder in self.ranks)), "")
-
-    @property
-    def lost_files(self) -> tuple[str, ...]:
-        """The lost files of all ranks."""
-        return tuple(f"{folder.path.name}/{name}" for folder in self.ranks for name in folder.lost_files)
 
     @property
     def has_internal(self) -> bool:
@@ -297,7 +292,7 @@ def open_part(path: Path, stated: StatedFacts) -> RunFolder | JoinedFolder:
             rank, world = run_folder.header.rank, run_folder.header.world
             raise RecordingError(f"{path}: rank {rank} of {world}: check the folder that holds all ranks")
         return run_folder
-    if (path / MARK).exists():
+    if (path / PUBLIC).exists():
         raise RecordingError(f"{path}: holds a run of one process, and ranks of another")
     return JoinedFolder.open(path, stated)
 

@@ -9,15 +9,27 @@ import contextlib
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import TypeAlias, get_args
 
+from msgspec.structs import replace
+
 from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder import script_facts
-from dpspec_recording.folder.facts import Facts, of_parts
-from dpspec_recording.folder.header import MOST_PARTS, Header, Scheme
+from dpspec_recording.folder.events import (
+    MOST_PARTS,
+    UNSEEN,
+    Header,
+    InternalStep,
+    OptionChange,
+    PublicStep,
+    SavedState,
+    Scheme,
+    Scored,
+)
+from dpspec_recording.folder.facts import Facts, StatedFacts, of_parts
 from dpspec_recording.folder.joined_folder import (
     Comparison,
     JoinedFolder,
@@ -25,11 +37,10 @@ from dpspec_recording.folder.joined_folder import (
     joined_comparison,
     open_part,
 )
-from dpspec_recording.folder.run_folder import INTERNAL, MARK, STATES, STEPS, RunFolder, Scored
+from dpspec_recording.folder.reader import RunFolder, has_trained
 from dpspec_recording.folder.script_facts import ScriptFacts
-from dpspec_recording.folder.stated_fact import StatedFacts
-from dpspec_recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 from dpspec_recording.folder.weights import Table
+from dpspec_recording.folder.writer import INTERNAL, PUBLIC
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
 
@@ -45,7 +56,7 @@ def part_of(folder: Path, number: int) -> Path:
 
 def next_part(folder: Path) -> int:
     """The number of the part that a recorder writes next."""
-    begun = (folder / MARK).exists() or any(folder.glob(f"rank-*/{MARK}"))
+    begun = (folder / PUBLIC).exists() or any(folder.glob(f"rank-*/{PUBLIC}"))
     return max([1, *_numbers(folder)]) + 1 if begun or _numbers(folder) else 1
 
 
@@ -116,9 +127,8 @@ def _is_empty(part: Path, *, last: bool) -> bool:
     Of the last part none may have noted it, because no later part shows that it starts with a state of an earlier one.
     """
     folders = [part, *part.glob("rank-*")]
-    logs = [folder / (INTERNAL if (folder / INTERNAL).exists() else STEPS) for folder in folders]
-    logs += [folder / STATES for folder in folders if last]
-    if any(log.exists() and log.stat().st_size for log in logs):
+    logs = [folder / (INTERNAL if (folder / INTERNAL).exists() else PUBLIC) for folder in folders]
+    if any(has_trained(log, or_began=last) for log in logs):
         return False
     try:
         return not all(_states(open_part(part, _NO_FACTS)))
@@ -175,12 +185,6 @@ class ResumedFolder:
     @property
     def fault(self) -> str:
         return self.parts[-1].fault
-
-    @property
-    def lost_files(self) -> tuple[str, ...]:
-        """The lost files of all parts."""
-        numbered = zip(self.numbers, self.parts, strict=True)
-        return tuple(f"{name} of part {number}" for number, part in numbered for name in part.lost_files)
 
     @property
     def has_internal(self) -> bool:

@@ -170,8 +170,6 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         doubt = f", but its accountant had counted {before} steps when it began"
     if run.end is None:
         doubt += f", but {run.missing_end}; what came after it is not known"
-    if lost := run.folder.lost_files:
-        doubt += f", but the recording lacks {joined(lost)}, which its recorder wrote: check the whole folder"
     doubt += "".join(f", but {text}" for text in doubts_about("released-model", run.all_outcomes))
     script = None if run.end is None else run.folder.script
     if script is not None and script.returned:

@@ -21,8 +21,8 @@ from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_
 from dpspec.language.yaml_source import locate
 from dpspec.results.conformance_status import rejected
 from dpspec_recording.folder.place import the_recording
-from dpspec_recording.folder.run_folder import FILES
 from dpspec_recording.folder.weights import ReleasedModel
+from dpspec_recording.folder.writer import FILES
 from dpspec_recording.judge.advice import advice_on, retraining_of
 from dpspec_recording.judge.assumptions import RunAssumptions
 from dpspec_recording.judge.bounds import ADD_REMOVE, PROFILE, ZERO_OUT, ScheduleBounds, phases_of, profile_series

@@ -22,17 +22,12 @@ from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compar
 from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 from dpspec_recording.folder.audit_facts import AuditFacts
-from dpspec_recording.folder.facts import Facts
-from dpspec_recording.folder.header import Header
+from dpspec_recording.folder.events import COLUMNS, UNSEEN, Header, InternalStep, Scored
+from dpspec_recording.folder.facts import Facts, StatedFact
 from dpspec_recording.folder.joined_folder import JoinedFolder
+from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.resumed_folder import ResumedFolder, open_run
-from dpspec_recording.folder.run_folder import INTERNAL, RunFolder, Scored
-from dpspec_recording.folder.stated_fact import StatedFact
-from dpspec_recording.folder.step_record import (
-    COLUMNS,
-    UNSEEN,
-    InternalStep,
-)
+from dpspec_recording.folder.writer import INTERNAL
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.clip_limits import CLIP_ROUNDING, ClipLimits

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import Number, join_by
-from dpspec_recording.folder.step_record import ADAPTIVE_CONSTANTS
+from dpspec_recording.folder.events import ADAPTIVE_CONSTANTS
+from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training

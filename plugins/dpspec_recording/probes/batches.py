@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import join_by
-from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.folder.events import UNSEEN
+from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.notices import notice
 from dpspec_recording.outcomes.conditions import TEXTS, stated
 from dpspec_recording.outcomes.faults import Fault

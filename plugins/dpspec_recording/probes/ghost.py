@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import Names, join_by, union
+from dpspec_recording.folder.merging import Count, Names, join_by, union
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING, stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome

@@ -40,14 +40,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from dpspec_recording.folder.stated_fact import StatedFact
+from dpspec_recording.folder.facts import StatedFact
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from dpspec_recording.audited_steps import AuditedSteps
-    from dpspec_recording.folder.header import Header
+    from dpspec_recording.folder.events import Header
     from dpspec_recording.outcomes.outcome import Outcome
     from dpspec_recording.parts import Parts
     from dpspec_recording.pending_step import PendingStep

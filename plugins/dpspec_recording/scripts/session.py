@@ -446,6 +446,7 @@ class Session:
 
 def _has_steps(folder: Path) -> bool:
     """Whether the recording in a folder, of any part and rank, has a step."""
-    from dpspec_recording.folder.run_folder import INTERNAL
+    from dpspec_recording.folder.reader import has_trained
+    from dpspec_recording.folder.writer import INTERNAL
 
-    return any(path.stat().st_size for path in folder.rglob(INTERNAL))
+    return any(map(has_trained, folder.rglob(INTERNAL)))

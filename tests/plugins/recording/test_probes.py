@@ -12,8 +12,8 @@ from scipy.special import ndtr
 from support.facts_only import alarms, run_with
 
 from dpspec.stats.gaussian_noise import EDGES, INTERVALS
+from dpspec_recording.folder.events import OptionChange, Unread
 from dpspec_recording.folder.merging import Across
-from dpspec_recording.folder.step_record import OptionChange, Unread
 from dpspec_recording.outcomes.outcome import Remark, undeclared
 from dpspec_recording.probes.accountant import Accountant, AccountantFacts
 from dpspec_recording.probes.adaptive_count import AdaptiveCount, AdaptiveFacts

@@ -22,8 +22,8 @@ from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.engine.stated_claim import run_spec
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
+from dpspec_recording.folder.events import OptionChange
 from dpspec_recording.folder.resumed_folder import ResumedFolder
-from dpspec_recording.folder.step_record import OptionChange
 from dpspec_recording.judge import check
 from dpspec_recording.judge.bounds import ScheduleBounds, ScheduleEpsilon, shuffled_epsilon
 from dpspec_recording.judge.findings import schedule_findings
