@@ -179,17 +179,16 @@ class RunFolder:
         if not self.has_internal:
             raise RecordingError(f"{self.path / INTERNAL}: missing; it was withheld")
         entries = self._entries(INTERNAL)
-        for public in self.steps():
-            if not isinstance(public, PublicStep):
-                return
+        steps = sum(entry.type == _STEP for entry in self._entries(PUBLIC))
+        for step in range(1, steps + 1):
             for entry in entries:
                 event = decoded(decode_internal, entry)
                 if isinstance(event, InternalStep):
                     break
             else:
-                raise RecordingError(f"{self.path / INTERNAL}: it has not step {public.step}, which {PUBLIC} has")
+                raise RecordingError(f"{self.path / INTERNAL}: it has not step {step}, which {PUBLIC} has")
             try:
-                _require_number(event.step, public.step)
+                _require_number(event.step, step)
                 _require_sane_internal(event)
             except ValueError as error:
                 raise RecordingError(f"{entry.where}: {error}") from None
