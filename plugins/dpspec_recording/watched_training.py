@@ -20,7 +20,7 @@ from dpspec_recording.adapters.choice import adapter_of
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
 from dpspec_recording.folder.events import Header
 from dpspec_recording.folder.facts import Facts, noted_facts
-from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part_of
+from dpspec_recording.folder.recording import earlier_part, next_part, part_of
 from dpspec_recording.folder.weights import TensorDigest
 from dpspec_recording.folder.writer import RunWriter
 from dpspec_recording.notices import notice

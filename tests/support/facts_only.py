@@ -13,7 +13,9 @@ from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec_recording.folder.audit_facts import AuditFacts
 from dpspec_recording.folder.events import COLUMNS, Header, OptionChange
 from dpspec_recording.folder.facts import Facts
+from dpspec_recording.folder.part import Part
 from dpspec_recording.folder.reader import RunFolder
+from dpspec_recording.folder.recording import Recording
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.builtin import PROBES
@@ -54,7 +56,7 @@ def run_with(
         most_often=None,
     )
     run = RecordedRun(
-        folder=RunFolder(Path("run"), made, "", PROBES),
+        folder=Recording((Part(Path("run"), (RunFolder(Path("run"), made, "", PROBES),), made),), made),
         columns=values,
         layers=np.zeros(0),
         quietest=np.zeros(0),

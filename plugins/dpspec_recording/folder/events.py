@@ -16,7 +16,7 @@ formats from 21 on (``tests/plugins/recording/format-21``):
 
 1. A field, a type of event or a fact may be added. A new field has a default, which says that it was not observed; the
    fact of a new probe may be None, and its judge says what remains open without it.
-2. No field changes its name, type, unit or meaning. A field that nobody reads is still written.
+2. No field changes its name, type, unit or meaning. A field without a reader is still written.
 3. A range may become wider, never narrower.
 """
 
@@ -284,7 +284,7 @@ Options: TypeAlias = Annotated[Mapping[Text, OptionChange], Meta(max_length=MOST
 
 
 class PublicStep(_Event, frozen=True, tag="step"):
-    """A step without what depends on single records; NaN and :data:`UNSEEN` stand for what was not observed."""
+    """A step without values that depend on single records. NaN and :data:`UNSEEN` mark an unobserved value."""
 
     step: Annotated[int, Meta(ge=1, le=MOST_STEPS)]
     """Its number, from 1."""
@@ -421,7 +421,7 @@ class End(_Event, frozen=True, tag="end"):
 
     facts: NotedFacts
     weights: Annotated[dict[str, TensorDigest], Meta(max_length=MOST_TENSORS)] | Text = ""
-    """The digests of the model's tensors; or why there are none, "" if another process or none has the whole model."""
+    """The digests of the model's tensors; or why it has no digests, "" if this process has no whole model."""
 
 
 class Scored(_Event, frozen=True, tag="scores"):

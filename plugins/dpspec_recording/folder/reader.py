@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -48,7 +48,7 @@ _OLD_MARK = "run.json"
 _STEP, _STATE = "step", "state"
 
 #: The order of the events in a public log after its start. Only steps are several.
-_PLACES: Mapping[type, int] = {PublicStep: 1, End: 2, Scored: 3, Script: 4}
+_POSITIONS: Mapping[type, int] = {PublicStep: 1, End: 2, Scored: 3, Script: 4}
 
 E = TypeVar("E")
 
@@ -122,11 +122,6 @@ class RunFolder:
     header: Header
     recording: str
     stated: StatedFacts
-    comparison: ClassVar[None] = None
-
-    @property
-    def ranks(self) -> "tuple[RunFolder]":
-        return (self,)
 
     @classmethod
     def open(cls, path: Path, stated: StatedFacts) -> "RunFolder":
@@ -157,10 +152,10 @@ class RunFolder:
         step, last = 0, 0
         for entry in self._entries(PUBLIC):
             event = decoded(decode_public, entry)
-            place = _PLACES[type(event)]
-            if place < last or place == last > _PLACES[PublicStep] or last < _PLACES[End] < place:
+            position = _POSITIONS[type(event)]
+            if position < last or position == last > _POSITIONS[PublicStep] or last < _POSITIONS[End] < position:
                 raise RecordingError(f"{entry.where}: an event of this type is not expected there")
-            step, last = step + 1, place
+            step, last = step + 1, position
             if isinstance(event, PublicStep):
                 try:
                     _require_number(event.step, step)
@@ -274,15 +269,15 @@ def read_start(path: Path) -> tuple[Start, str]:
     return start, entry.where
 
 
-def _require_number(found: int, expected: int) -> None:
-    if found != expected:
-        raise ValueError(f"expected step {expected}, found step {found}")
+def _require_number(step: int, expected: int) -> None:
+    if step != expected:
+        raise ValueError(f"expected step {expected}, found step {step}")
 
 
 def _require_sizes(step: PublicStep, layers: int, width: int) -> None:
-    found = len(step.layers), len(step.directions)
-    if found[0] not in (0, layers) or found[1] not in (0, width):
-        raise ValueError(f"a step has {layers} layers and {width} directions, this one {found[0]} and {found[1]}")
+    sizes = len(step.layers), len(step.directions)
+    if sizes[0] not in (0, layers) or sizes[1] not in (0, width):
+        raise ValueError(f"a step has {layers} layers and {width} directions, this one {sizes[0]} and {sizes[1]}")
 
 
 def _require_sane(step: PublicStep) -> None:

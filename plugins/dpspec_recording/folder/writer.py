@@ -114,7 +114,7 @@ class RunWriter:
 
         Args:
             facts: Of the whole training.
-            weights: The digests of the model's tensors, or why there are none.
+            weights: The digests of the model's tensors, or why this recording has no digests.
 
         Returns:
             Why the folder is incomplete: its files were removed or renamed.

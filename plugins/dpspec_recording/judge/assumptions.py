@@ -10,7 +10,7 @@ from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.results.honest_script import HONEST_SCRIPT
 from dpspec.text import joined, several
-from dpspec_recording.folder.joined_folder import Comparison
+from dpspec_recording.folder.part import Comparison
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
 from dpspec_recording.judge.joined_checks import joined_parts, server_weights

@@ -304,7 +304,7 @@ class Session:
 
     def _folder_of_records(self, training: PreparedTraining) -> Path | None:
         """The folder of the recording, also of another process, whose dataset has this training's records."""
-        from dpspec_recording.folder.resumed_folder import earlier_part
+        from dpspec_recording.folder.recording import earlier_part
         from dpspec_recording.state_watch import digest_of_records
 
         dataset = training.dataset()

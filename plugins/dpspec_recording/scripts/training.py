@@ -12,7 +12,7 @@ import torch
 
 from dpspec.errors import UsageError
 from dpspec_recording import recognized
-from dpspec_recording.folder.resumed_folder import saved_parameters
+from dpspec_recording.folder.recording import saved_parameters
 from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps, OtherTraining, ScriptFacts
 from dpspec_recording.folder.writer import RunWriter
 from dpspec_recording.model_hook import suppressed

@@ -21,7 +21,7 @@ from torch import distributed
 import dpspec
 from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder.facts import of_ranks
-from dpspec_recording.folder.joined_folder import Comparison, joined_comparison
+from dpspec_recording.folder.part import Comparison, joined_comparison
 from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.writer import INTERNAL, PUBLIC
 from dpspec_recording.judge import joined_checks

@@ -18,7 +18,7 @@ from support.ranks import Ranked
 
 import dpspec
 from dpspec.errors import RecordingError, UsageError
-from dpspec_recording.folder.resumed_folder import next_part, open_run
+from dpspec_recording.folder.recording import next_part, open_run
 from dpspec_recording.folder.writer import INTERNAL, PUBLIC, RunWriter
 from dpspec_recording.judge import joined_checks, recorded_run
 from dpspec_recording.judge.bounds import phases_of
@@ -433,7 +433,9 @@ def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path
         start, *_ = payloads(jobs.folder / "part-2" / "rank-1" / name)
         write_payloads(jobs.folder / "part-3" / "rank-1" / name, [start])
     assert checked(jobs.folder).run.folder.numbers == (2,)
-    shutil.copy(jobs.folder / "part-2" / "rank-1" / INTERNAL, jobs.folder / "part-3" / "rank-1")
+    write_payloads(
+        jobs.folder / "part-3" / "rank-1" / INTERNAL, payloads(jobs.folder / "part-2" / "rank-1" / INTERNAL)[:2]
+    )
     with pytest.raises(RecordingError, match="rank 0 of 2 is missing"):  # the part may have trained
         open_run(jobs.folder, PROBES)
     assert jobs.run(epochs=1) == [0, 0]
