@@ -32,7 +32,7 @@ EXIT_CODES = {
     "or is not a folder.",
     ExitCode.INVALID_SPEC: "A spec is invalid or does not exist; every error has file, line and column. `run` "
     "judges the valid specs of the same command first. For `check`: "
-    "the folder is not a recording (it has no `run.json`), or it was changed after the recording; or "
+    "the folder is not a recording (it has no `public.log`) or of another format, or it was damaged; or "
     "the file of `--history` is not a history, or has an event without a bound.",
     ExitCode.PLUGIN: "A plugin that a spec needs is missing, broken, in conflict or too old; or a plugin failed or "
     "violated the contract. The message names it.",

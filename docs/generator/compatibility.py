@@ -13,7 +13,7 @@ from dpspec.contract.results import SCHEMA as RESULT
 from dpspec.engine.storage.trial_store import SCHEMA as TRIAL
 from dpspec.renames import KEPT, RENAMED, RENAMED_ARGUMENTS
 from dpspec.tested_versions import TESTED
-from dpspec_recording.folder.header import FORMAT
+from dpspec_recording.folder.events import FIRST_FORMAT, FORMAT
 from generator.markdown import table
 
 _TEXT = Path(__file__).with_name("compatibility.md.tmpl")
@@ -47,7 +47,7 @@ def _versions() -> Iterator[tuple[str, str]]:
     yield "specs (`dpspec:`)", "1"
     yield "results", f"writes and reads `{RESULT}`; older ones are refused: run their specs again"
     yield "stored trials", f"writes and reads `{TRIAL}`"
-    yield "recordings", f"writes and reads format {FORMAT}; other ones are refused: record again"
+    yield "recordings", f"writes format {FORMAT} and reads those from {FIRST_FORMAT} on; record older ones again"
     yield "dependency of a new plugin", f"`{scaffold_dependency()}`"
     for library, (oldest, newest) in TESTED.items():
         yield f"tested with {library}", f"{oldest} to {newest}"

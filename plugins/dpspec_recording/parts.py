@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 
 from dpspec.errors import UsageError
 from dpspec_recording import recognized
-from dpspec_recording.folder.header import GRADIENTS, Header
-from dpspec_recording.folder.step_record import ADAPTIVE_CONSTANTS, RAND_ON_EMPTY
+from dpspec_recording.folder.coins import GRADIENTS
+from dpspec_recording.folder.events import ADAPTIVE_CONSTANTS, RAND_ON_EMPTY, Header
 from dpspec_recording.fsdp2 import is_for_shards, sharding_of
 from dpspec_recording.origin import origin
 from dpspec_recording.planting.planted import GradientCanaries, Planted

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpspec_recording.folder.step_record import UNSEEN, Indices, InternalStep, OptionChange, PublicStep, RankStep
+from dpspec_recording.folder.events import UNSEEN, Indices, InternalStep, OptionChange, PublicStep, RankStep
 
 #: A number, or a tensor on a device that holds one.
 Scalar: TypeAlias = Tensor | float

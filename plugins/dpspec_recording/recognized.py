@@ -27,8 +27,7 @@ from torch.utils.data import (
 from torch.utils.data.distributed import DistributedSampler
 
 from dpspec.errors import UsageError
-from dpspec_recording.folder.header import Clipping, Scheme
-from dpspec_recording.folder.step_record import RAND_ON_EMPTY
+from dpspec_recording.folder.events import RAND_ON_EMPTY, Clipping, Scheme
 
 #: Opacus' optimizers by class, and their clipping.
 CLIPPING: dict[str, Clipping] = {

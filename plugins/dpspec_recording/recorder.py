@@ -7,7 +7,6 @@ The observers are in :mod:`dpspec_recording.watched_training`, and the reports o
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -20,10 +19,10 @@ from torch.utils.data import default_collate
 from dpspec.errors import UsageError
 from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
+from dpspec_recording.folder.coins import table
 from dpspec_recording.folder.free_number import numbered
-from dpspec_recording.folder.header import table
 from dpspec_recording.folder.place import remove_recording
-from dpspec_recording.folder.run_folder import RunWriter
+from dpspec_recording.folder.writer import RunWriter
 from dpspec_recording.parts import Parts
 from dpspec_recording.planting.planted import Planted, scores_of
 from dpspec_recording.received_weights import LoadedTensors, ReceivedWeights
@@ -47,7 +46,6 @@ def record(
     records: int | None = None,
     planted: Planted | None = None,
     public: Any = None,
-    loss: object = None,
     resume: bool = False,
     overwrite: bool = False,
     received: Mapping[str, Any] | Iterable[Any] | None = None,
@@ -85,7 +83,6 @@ def record(
         public: Data that holds no private record: a loader, a dataset, a tensor, or a list or tuple of these. Gradients
             of it alone may be added after the noise, and another optimizer may step by them. Replayed steps compare the
             tensors that these gradients read with its rows.
-        loss: Without effect, for older scripts: replayed steps measure the sensitivity without the loss.
         resume: Continue the recording in the folder, if it has one, after loading a checkpoint.
         overwrite: Remove an earlier recording in the folder when the block begins. Other files refuse it.
         received: With ``resume=True``, for a client of a federation: the weights that the server sent for this round, a
@@ -102,8 +99,6 @@ def record(
         raise UsageError("overwrite=True and resume=True exclude each other: leave one out")
     if received is not None and not resume:
         raise UsageError("received= is for the rounds of one client in one folder: give resume=True too")
-    if loss is not None:
-        warnings.warn("dpspec.record needs no loss=: it replays steps instead", DeprecationWarning, stacklevel=2)
     training_parts = Parts(model, optimizer, loader, engine, planted, declaration, public=public)
     AuditedSteps(audit)  # refuses other shares before the block begins
     weights = None if received is None else ReceivedWeights(received)

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 from dpspec.accounting import PrivacyLoss
-from dpspec_recording.folder.step_record import PublicStep
+from dpspec_recording.folder.events import PublicStep
 
 
 class SpentPrivacy:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dpspec_recording.fingerprints import readable_digest, tensor_digest
-from dpspec_recording.folder.step_record import OptionChange, SavedState
+from dpspec_recording.folder.events import NotedFacts, OptionChange, SavedState
 from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.parts import Parts
 from dpspec_recording.ranks.group import Group
@@ -74,7 +74,7 @@ class StateWatch:
         self,
         step: int,
         options: Mapping[str, OptionChange],
-        facts: Mapping[str, Any] | None = None,
+        facts: NotedFacts | None = None,
         *,
         start: bool = False,
     ) -> SavedState:

@@ -11,17 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
 from dpspec.errors import UnobservableError, UsageError
 from dpspec_recording.adapters.choice import adapter_of
 from dpspec_recording.audited_steps import SHARE, AuditedSteps
+from dpspec_recording.folder.events import Header
 from dpspec_recording.folder.facts import Facts, noted_facts
-from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.resumed_folder import earlier_part, next_part, part_of
-from dpspec_recording.folder.run_folder import RunWriter
+from dpspec_recording.folder.recording import earlier_part, next_part, part_of
 from dpspec_recording.folder.weights import TensorDigest
+from dpspec_recording.folder.writer import RunWriter
 from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
@@ -166,7 +167,7 @@ class WatchedTraining:
         model, received = self._parts.model, self._received
         is_received = received is not None and isinstance(model, nn.Module) and received.are_in(model)
         start = self._states.state(0, self._training.options.current(), start=part > 1)
-        self.writer.save(replace(start, received=is_received))
+        self.writer.save(msgspec.structs.replace(start, received=is_received))
         self._states.attach(partial(self.guarded, partial(self._save, send=True)), self._undo)
 
     def _save(self, *, send: bool = False) -> None:
@@ -239,7 +240,7 @@ class WatchedTraining:
         rank = self._training.rank
         whole = not self._parts.shards and (rank is None or rank.group.rank == 0)
         facts = replace(self._facts(), error=kind.__name__[:100] if kind is not None else "")
-        incomplete = self.writer.end(facts.written(), self._weights() if whole else None)
+        incomplete = self.writer.end(facts.written(), self._weights() if whole else "")
         self.ended, self.writer = self.writer, None
         if incomplete:
             message = f"dpspec.record: the recording in {self._folder} is incomplete: {incomplete}"

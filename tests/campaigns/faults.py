@@ -15,7 +15,6 @@ mounts a full disk; other users get a limit on file sizes.
 
 import argparse
 import contextlib
-import dataclasses
 import gc
 import json
 import os
@@ -229,14 +228,16 @@ class Recording:
         import numpy as np
 
         from dpspec.errors import DpspecError
-        from dpspec_recording.folder.run_folder import RunFolder
-        from dpspec_recording.folder.step_record import PublicStep
+        from dpspec_recording.folder.events import PublicStep
+        from dpspec_recording.folder.reader import RunFolder
         from dpspec_recording.probes.builtin import PROBES
 
         try:
             folder = RunFolder.open(place / name, PROBES)
             records = [step for step in folder.steps() if isinstance(step, PublicStep)]
-            steps = [dataclasses.replace(step, directions=np.zeros(0)) for step in records]
+            import msgspec
+
+            steps = [msgspec.structs.replace(step, directions=np.zeros(0)) for step in records]
             return [repr(pair) for pair in zip(steps, folder.internal(), strict=False)]
         except (DpspecError, OSError):
             return []

@@ -1,22 +1,23 @@
-"""Edited recordings with rebuilt digest chains: each is judged or refused, and none proves half of its epsilon.
+"""Edited recordings with rebuilt checksums: each is judged or refused, and none proves half of its epsilon.
 
 CAMPAIGN=500 in the environment makes 500 edits.
 """
 
-import hashlib
+import contextlib
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from support.drawn_edits import edited_bytes, edited_json
+from support.drawn_edits import edited, edited_bytes
+from support.edited_logs import payloads, write_payloads
 from support.opacus_training import Training
 
 from dpspec.errors import DpspecError, ExitCode
 from dpspec.registry.loader import load_catalog
-from dpspec_recording.folder.run_folder import END, INTERNAL, MARK, SCORED, STATES, STEPS, JournalWriter, read_frames
-from dpspec_recording.folder.weights import WEIGHTS
+from dpspec_recording.folder.writer import INTERNAL, PUBLIC
 from dpspec_recording.judge.check import check_run
 from dpspec_recording.judge.run_claim import RunClaim
 
@@ -24,37 +25,21 @@ DELTA = 1e-5
 
 
 def edit(source: Path, folder: Path, data: st.DataObject) -> None:
-    """Copy a recording, change one value, and rebuild the digests of all files that depend on it."""
-    header = (source / MARK).read_bytes()
-    frames = {
-        name: list(read_frames(source / name, hashlib.sha256(header).digest())) for name in (INTERNAL, STATES, STEPS)
-    }
-    names = [MARK, *(name for name, part in frames.items() if part), STEPS, STEPS]
-    names += [WEIGHTS] if (source / WEIGHTS).exists() else []
-    file = data.draw(st.sampled_from(names), "file")
+    """Copy a recording, and change one value or some bytes of an event, with the right checksum."""
     folder.mkdir()
-    if file == MARK:
-        header = edited_json(header, data)
-    (folder / MARK).write_bytes(header)
-    digests: dict[bytes, bytes] = {}
-    if (source / WEIGHTS).exists():
-        weights = (source / WEIGHTS).read_bytes()
-        changed = edited_json(weights, data) if file == WEIGHTS else weights
-        (folder / WEIGHTS).write_bytes(changed)
-        digests[hashlib.sha256(weights).hexdigest().encode()] = hashlib.sha256(changed).hexdigest().encode()
-    for name, part in frames.items():
-        journal = JournalWriter(folder / name, hashlib.sha256(header).digest())
-        chosen = data.draw(st.integers(0, len(part) - 1), "frame") if file == name else None
-        for number, frame in enumerate(part):
-            payload = frame.payload
-            for old, new in digests.items() if name == STEPS else ():
-                payload = payload.replace(old, new)
-            if number == chosen:
-                is_json = name == STEPS and frame.kind in (END, SCORED)
-                payload = edited_json(payload, data) if is_json else edited_bytes(payload, data)
-            (digest,) = journal.append(frame.kind, payload)
-            digests |= {frame.digest: digest, frame.digest.hex().encode(): digest.hex().encode()}
-        journal.close()
+    chosen = data.draw(st.sampled_from([PUBLIC, INTERNAL]), "log")
+    for name in (PUBLIC, INTERNAL):
+        events = payloads(source / name)
+        if name == chosen:
+            # steps are many; the first event and the last ones have most fields
+            number = data.draw(st.sampled_from([0, 1, 2, len(events) // 2, len(events) - 2, len(events) - 1]), "event")
+            if data.draw(st.booleans(), "value"):
+                changed = edited(msgspec.msgpack.decode(events[number]), data)
+                with contextlib.suppress(OverflowError):
+                    events[number] = msgspec.msgpack.encode(changed)
+            else:
+                events[number] = edited_bytes(events[number], data)
+        write_payloads(folder / name, events)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +67,6 @@ def test_an_edit_is_judged_or_refused_and_proves_nothing_smaller(
     except DpspecError as error:
         refused, message = error.exit_code, str(error)
     event(f"refused with {refused:d}" if refused is not None else f"judged with {code:d}")
-    assert "digest chain" not in message
+    assert "checksum" not in message
     assert refused in (None, ExitCode.USAGE, ExitCode.INVALID_SPEC, ExitCode.NOTHING_TO_RUN)
     assert code is not ExitCode.OK

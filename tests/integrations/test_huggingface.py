@@ -25,7 +25,7 @@ import dpspec
 from dpspec.errors import UsageError
 from dpspec.integrations.huggingface import DPSpecCallback
 from dpspec_recording.folder.facts import Facts
-from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.probes.builtin import PROBES
 
 pytestmark = pytest.mark.ci

@@ -160,7 +160,7 @@ def test_faults_that_end_the_training(fault: str, words: str, tmp_path: Path) ->
 def test_an_error_of_the_training_ends_the_recording(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="of the training"):
         fitted(tmp_path / "run", Training().build(), fault="error")
-    assert (tmp_path / "run" / "run.json").exists()
+    assert (tmp_path / "run" / "public.log").exists()
 
 
 def test_the_script_of_the_guide_is_proved_and_stops_at_its_budget(tmp_path: Path) -> None:

@@ -35,8 +35,9 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from leaves(part, (*place, key))
 
 
-def edited_json(content: bytes, data: st.DataObject) -> bytes:
-    document = copy.deepcopy(json.loads(content))
+def edited(document: Any, data: st.DataObject) -> Any:
+    """Return a copy of a value of JSON in which one value is another or removed."""
+    document = copy.deepcopy(document)
     *outer, last = data.draw(st.sampled_from(list(leaves(document))), "place")
     holder = document
     for key in outer:
@@ -45,7 +46,11 @@ def edited_json(content: bytes, data: st.DataObject) -> bytes:
         del holder[last]
     else:
         holder[last] = data.draw(VALUES, "value")
-    return json.dumps(document).encode("utf-8")
+    return document
+
+
+def edited_json(content: bytes, data: st.DataObject) -> bytes:
+    return json.dumps(edited(json.loads(content), data)).encode("utf-8")
 
 
 def edited_bytes(content: bytes, data: st.DataObject) -> bytes:

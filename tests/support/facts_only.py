@@ -11,12 +11,13 @@ import numpy as np
 
 from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec_recording.folder.audit_facts import AuditFacts
+from dpspec_recording.folder.events import COLUMNS, Header, OptionChange
 from dpspec_recording.folder.facts import Facts
-from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.run_folder import RunFolder
-from dpspec_recording.folder.step_record import COLUMNS, OptionChange
+from dpspec_recording.folder.part import Part
+from dpspec_recording.folder.reader import RunFolder
+from dpspec_recording.folder.recording import Recording
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.outcomes.outcome import Missing, Outcome, Remark
+from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.judged_run import InternalSums
 from dpspec_recording.probes.option_history import OptionHistory
@@ -55,7 +56,7 @@ def run_with(
         most_often=None,
     )
     run = RecordedRun(
-        folder=RunFolder(Path("run"), made, b"", PROBES),
+        folder=Recording((Part(Path("run"), (RunFolder(Path("run"), made, "", PROBES),), made),), made),
         columns=values,
         layers=np.zeros(0),
         quietest=np.zeros(0),
@@ -84,8 +85,6 @@ def end_with(facts: Mapping[type[Probe[Any]], Any], audits: AuditFacts) -> Facts
 
 def said(outcome: Outcome) -> tuple[str, bool]:
     """Return the name of the fault or the condition, and whether the outcome is an alarm."""
-    if isinstance(outcome, Missing):
-        return outcome.condition, True
     if isinstance(outcome, Remark):
         return outcome.condition, outcome.is_doubt
     if hasattr(outcome, "check"):

@@ -1,17 +1,20 @@
 """A plain loop without Opacus that reports its steps, correct or with a fault."""
 
 import contextlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
+from msgspec import Raw
 from torch import nn
 
 import dpspec
+from dpspec_recording.folder.events import encode
 from dpspec_recording.folder.facts import Facts
-from dpspec_recording.folder.run_folder import END, RunFolder, RunWriter
+from dpspec_recording.folder.reader import RunFolder
+from dpspec_recording.folder.writer import RunWriter
 from dpspec_recording.probes.builtin import PROBES
 from support.jobs import kill
 
@@ -91,23 +94,16 @@ def rebuilt(
     end: Any = None,
     scores: bytes | None = None,
     canaries: int = 400,
-    files: bool = True,
 ) -> Path:
-    """Write a folder with valid digests and changed content.
-
-    change: of header and steps. end: other facts. files: whether the end has the digests of the other files.
-    """
+    """Write a folder with changed content. change: of header and steps. end: other facts of probes."""
     read = RunFolder.open(folder, PROBES)
     content = read.header, [one for one in read.steps() if hasattr(one, "drawn")], list(read.internal())
     header, public, internal = content if change is None else change(*content)
-    facts = next((one.written() for one in read.steps() if isinstance(one, Facts)), {})
+    facts = next(one.written() for one in read.steps() if isinstance(one, Facts))
     writer = RunWriter(place, header)
     writer.write(*zip(public, internal, strict=True))
-    if files:
-        writer.end({**facts, **(end or {})})
-    else:
-        writer._steps.append(END, json.dumps({**facts, **(end or {})}).encode("utf-8"))
-        writer.close()
+    changed = {name: Raw(encode(fact)) for name, fact in (end or {}).items()}
+    writer.end(msgspec.structs.replace(facts, observed={**facts.observed, **changed}))
     if scores is not None:
         writer.scored(scores, canaries=canaries, final=True)
     return place

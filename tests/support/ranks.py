@@ -6,7 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.multiprocessing as mp
+from msgspec.structs import replace
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Whole
 from opacus.grad_sample.grad_sample_module_fast_gradient_clipping_fsdp import GradSampleModuleFastGradientClippingFSDP
 from opacus.optimizers import DistributedDPOptimizer, FSDPOptimizerFastGradientClipping
@@ -24,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.folder.reader import RunFolder
 from support.opacus_training import PrivateTraining
 
 RECORDS, FEATURES = 300, 6
@@ -176,6 +177,7 @@ def infinite(name: str, monkeypatch: Any) -> None:
 
     def edited(folder: RunFolder) -> Iterator[Any]:
         for step in original(folder):
-            yield replace(step, rank=replace(step.rank, **{name: getattr(step.rank, name) + np.float16(np.inf)}))
+            changed = replace(step.rank, **{name: getattr(step.rank, name) + np.float16(np.inf)})
+            yield replace(step, rank=changed)
 
     monkeypatch.setattr(RunFolder, "internal", edited)

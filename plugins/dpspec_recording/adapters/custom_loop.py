@@ -16,8 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dpspec.errors import UsageError
 from dpspec_recording.adapters.adapter import Adapter
-from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.folder.events import UNSEEN, Header
 from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.parts import Parts, checked_declaration
 from dpspec_recording.pending_step import PendingStep

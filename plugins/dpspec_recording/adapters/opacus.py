@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dpspec.errors import UnobservableError
 from dpspec_recording.adapters.adapter import Adapter
-from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.folder.events import UNSEEN
 from dpspec_recording.notices import notice
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep

@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import Number, join_by
+from dpspec_recording.folder.merging import Count, Number, join_by
 
 #: The number of first steps that are audited.
 FIRST = 50

@@ -1,50 +1,76 @@
 """The facts that a recorder notes at the end and with each saved state, and their union over ranks or parts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from dpspec import json_records
+import msgspec
+from msgspec import Raw
+
 from dpspec.errors import RecordingError
+from dpspec.text import shortened
 from dpspec_recording.folder.audit_facts import AuditFacts
-from dpspec_recording.folder.header import LONGEST, texts
-from dpspec_recording.folder.merging import OWN, Names, Number, join_by, union, word
-from dpspec_recording.folder.stated_fact import StatedFact, StatedFacts
+from dpspec_recording.folder.events import Header, NotedFacts, encode
+from dpspec_recording.folder.merging import OWN, Across, Number, join_by, joined, word
 
 F = TypeVar("F")
+
+#: The largest size of a fact in bytes.
+_LONGEST = 1 << 20
+
+
+class StatedFact(Generic[F]):
+    """The properties of a fact by which a folder is read, and its ranks and parts are joined.
+
+    Attributes:
+        name: Of the fact, in the folder of the run.
+        kind: The frozen dataclass of the fact, whose fields say how the facts of ranks and parts are joined; ``|
+            None`` if some trainings do not show the fact. None if the steps of the folder hold all of it.
+        of_adding_ranks: Whether only the ranks that add noise have the fact.
+    """
+
+    name: ClassVar[str]
+    kind: ClassVar[Any] = None
+    of_adding_ranks: ClassVar[bool] = False
+
+    @classmethod
+    def is_shown(cls, header: Header) -> bool:
+        """Whether this kind of training shows the fact."""
+        return True
+
+    @classmethod
+    def merge(cls, rows: Sequence[F], across: Across) -> F:
+        """The fact of several ranks or parts that observed it: by default joined field by field."""
+        return joined(rows, across)
+
+
+#: The facts that a folder states; its readers get them from above, because each probe owns one.
+StatedFacts: TypeAlias = Sequence[type[StatedFact[Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Facts over all steps; None if the recorder does not observe them. A field says how facts are joined.
 
-    observed: by name each stated fact. ``error`` belongs to the end alone. lacking: the names of
-    facts that the recorder always notes (:mod:`dpspec_recording.folder.required_facts`), and this folder lacks; its
-    reader fills it.
+    observed: by name each stated fact. ``error`` belongs to the end alone.
     """
 
     audits: AuditFacts = field(metadata=OWN)
     seconds: Number = field(metadata=join_by(max, sum))
     error: str = field(default="", metadata=join_by(word, itemgetter(-1)))
     observed: Mapping[str, Any] = field(default_factory=dict)
-    lacking: Names = field(default=(), metadata=join_by(union))
 
     def of(self, stated: type[StatedFact[F]]) -> F | None:
         """A stated fact; None if the training did not show it."""
         fact: F | None = self.observed.get(stated.name)
         return fact
 
-    def written(self) -> dict[str, Any]:
-        """The JSON: the facts of the recorder, and the stated ones, by name."""
-        recorder_facts = {
-            name: value for name, value in asdict(replace(self, observed={})).items() if name not in _OF_READER
-        }
-        return recorder_facts | {name: None if fact is None else asdict(fact) for name, fact in self.observed.items()}
+    def written(self) -> NotedFacts:
+        """The form on disk."""
+        observed = {name: Raw(encode(fact)) for name, fact in self.observed.items()}
+        return NotedFacts(audits=self.audits, seconds=self.seconds, error=self.error, observed=observed)
 
-
-#: Fields that the file does not hold by their names.
-_OF_READER = ("observed", "lacking")
 
 #: The facts of the recorder itself.
 _OWN = tuple(declared for declared in fields(Facts) if declared.name != "observed")
@@ -55,27 +81,22 @@ def noted_facts(stated: StatedFacts) -> StatedFacts:
     return tuple(fact for fact in stated if fact.kind is not None)
 
 
-def read_facts(read: Any, where: str, stated: StatedFacts) -> Facts:
-    """Read facts from JSON; ``RecordingError`` if one is missing or of another form."""
+def read_facts(noted: NotedFacts, where: str, stated: StatedFacts) -> Facts:
+    """Read facts; ``RecordingError`` at the place ``where`` if one is missing or of another form."""
+    observed = {fact.name: _read_fact(fact, noted.observed.get(fact.name), where) for fact in noted_facts(stated)}
+    return Facts(audits=noted.audits, seconds=noted.seconds, error=noted.error, observed=observed)
+
+
+def _read_fact(stated: type[StatedFact[F]], content: Raw | None, where: str) -> F | None:
+    """A missing fact is None: the recorder of an earlier format did not observe it."""
+    payload = encode(None) if content is None else bytes(content)
     try:
-        if not isinstance(read, Mapping):
-            raise ValueError(f"{where}: must be a mapping")
-        observed = {noted.name: _read_fact(noted, read, where) for noted in noted_facts(stated)}
-        recorder_facts = {name: value for name, value in read.items() if name not in observed}
-        facts = replace(json_records.read(Facts, {**recorder_facts, "observed": {}}, where), observed=observed)
-        texts_of = {**vars(facts), "observed": None}
-        of_stated = [vars(fact) for fact in observed.values() if fact is not None]
-        if any(len(text) > LONGEST for text in texts((*texts_of.values(), *of_stated))):
-            raise ValueError(f"{where}: a text has more than {LONGEST} characters")
-    except ValueError as error:
-        raise RecordingError(f"{error}: record again with this version of dpspec") from None
-    return facts
-
-
-def _read_fact(stated: type[StatedFact[F]], read: Mapping[str, Any], where: str) -> F | None:
-    if stated.name not in read:
-        raise ValueError(f"{where}: {stated.name} is missing")
-    fact: F | None = json_records.read(stated.kind, read[stated.name], f"{where}: {stated.name}")
+        if len(payload) > _LONGEST:
+            raise ValueError(f"a fact has at most {_LONGEST} bytes, this one has {len(payload)}")
+        fact: F | None = msgspec.msgpack.decode(payload, type=stated.kind)
+    except (ValueError, RecursionError) as error:
+        text = f"{where}: {stated.name}: {shortened(str(error), 200)}: record again with this version of dpspec"
+        raise RecordingError(text) from None
     return fact
 
 

@@ -3,7 +3,6 @@
 A field says how its values of several ranks, and of several parts of a resumed training, are joined:
 
 >>> from dataclasses import dataclass, field
->>> from dpspec.json_records import Count
 >>> @dataclass(frozen=True)
 ... class LoadFacts:
 ...     loads: Count = field(metadata=join_by(max, sum))  # ranks make the same loads, parts make further ones
@@ -18,11 +17,16 @@ from dataclasses import fields
 from itertools import chain
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from dpspec.json_records import Between
+from msgspec import Meta
 
-Number: TypeAlias = Annotated[float, Between(0.0, 1e15)]
+from dpspec.json_records import LARGEST
 
-Names: TypeAlias = tuple[str, ...]
+#: A count, a number above 0, a finite number, a text and texts of a fact.
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Number: TypeAlias = Annotated[float, Meta(ge=0.0, le=1e15)]
+Real: TypeAlias = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Text: TypeAlias = Annotated[str, Meta(max_length=400)]
+Names: TypeAlias = tuple[Text, ...]
 
 #: Joins the values of several ranks or parts.
 Join: TypeAlias = Callable[[Sequence[Any]], Any]

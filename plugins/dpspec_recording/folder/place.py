@@ -5,7 +5,10 @@ import shutil
 from pathlib import Path
 
 from dpspec.errors import UsageError
-from dpspec_recording.folder.run_folder import FILES, MARK
+from dpspec_recording.folder.writer import FILES, PUBLIC
+
+#: Files of recordings in formats before 21.
+_EARLIER_FILES = ("run.json", "steps.log", "states.log", "weights.json")
 
 #: Folders of ranks and of later parts.
 _FOLDERS = re.compile(r"(rank|part)-\d+")
@@ -20,7 +23,7 @@ def the_recording(folder: Path) -> Path:
     Raises:
         UsageError: The folder has the recordings of several trainings.
     """
-    if not folder.is_dir() or (folder / MARK).exists():
+    if not folder.is_dir() or (folder / PUBLIC).exists():
         return folder
     names = [entry.name for entry in folder.iterdir()]
     trainings = sorted((name for name in names if _TRAINING.fullmatch(name)), key=int)
@@ -40,8 +43,8 @@ def remove_recording(folder: Path) -> None:
     if not entries:
         return
     is_part = {path: _FOLDERS.fullmatch(path.name) is not None and not path.is_symlink() for path in entries}
-    strange = [path.name for path in entries if not is_part[path] and path.name not in FILES]
-    begun = (folder / MARK).exists() or any(is_part.values())
+    strange = [path.name for path in entries if not is_part[path] and path.name not in (*FILES, *_EARLIER_FILES)]
+    begun = any((folder / name).exists() for name in (PUBLIC, _EARLIER_FILES[0])) or any(is_part.values())
     if strange or not begun:
         raise UsageError(f"{folder}: overwrite=True removes recordings only, and {(strange or ['it'])[0]} is none")
     for path in entries:

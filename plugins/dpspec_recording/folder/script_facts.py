@@ -1,12 +1,10 @@
 """The script around a recording: facts that a recorder of whole scripts notes after the end of the recording."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dpspec.json_records import Count
 from dpspec.text import several
+from dpspec_recording.folder.merging import Count, Text
 
 #: The largest number of optimizers, of other trainings, and of steps that are listed.
 MOST_LISTED = 20
@@ -24,7 +22,7 @@ class OtherSteps:
             others, None if that is not known.
     """
 
-    optimizer: str
+    optimizer: Text
     steps: Count
     on_model: bool
     common: bool | None = None
@@ -44,7 +42,7 @@ class OtherTraining:
         common: Whether both draw from some of the same records; None if that is not known.
     """
 
-    folder: str
+    folder: Text
     common: bool | None
 
 

@@ -1,23 +1,16 @@
-"""``weights.json``: digests of a model's tensors at the end of a recording, and the comparison of a released model.
+"""Digests of a model's tensors at the end of a recording, and the comparison of a released model.
 
 A digest is SHA-256 of a tensor's values in row-major, little-endian order.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from dpspec.errors import RecordingError
-from dpspec.regular_files import read_regular
 from dpspec.text import shortened
+from dpspec_recording.folder.merging import Text
 
-#: The file in the folder of a recording.
-WEIGHTS = "weights.json"
-
-#: Limits of a table: bytes and tensors.
-_MOST_BYTES, _MOST_TENSORS = 1 << 26, 100_000
+#: The largest number of tensors.
+MOST_TENSORS = 100_000
 
 #: Prefixes that wrappers of a model add to names: torch.compile, DDP, and Opacus' GradSampleModule.
 _WRAPPERS = ("_orig_mod.", "module.", "_module.")
@@ -30,9 +23,9 @@ _SHOWN, _LONGEST = 3, 100
 class TensorDigest:
     """dtype: as safetensors names it. sha256: of the values, in hexadecimal digits."""
 
-    dtype: str
+    dtype: Text
     shape: tuple[int, ...]
-    sha256: str
+    sha256: Text
 
     def __str__(self) -> str:
         return f"{self.dtype} {list(self.shape)}"
@@ -88,39 +81,3 @@ def _recorded_name(name: str, recorded: Table) -> str:
             return name.replace("._orig_mod.", ".")
         name = name.removeprefix(wrapper)
     return name
-
-
-def write_table(tensors: Table) -> bytes:
-    """The content of ``weights.json``."""
-    rows = {name: [tensor.dtype, list(tensor.shape), tensor.sha256] for name, tensor in tensors.items()}
-    return json.dumps({"tensors": rows}, indent=0).encode("utf-8")
-
-
-def read_content(path: Path) -> bytes | None:
-    """The bytes of the file; None without it, ``RecordingError`` if it cannot be read."""
-    if not path.exists():
-        return None
-    try:
-        return read_regular(path, _MOST_BYTES, follow=False)
-    except OSError as error:
-        raise RecordingError(f"{path}: cannot be read: {error.strerror or error}") from None
-
-
-def read_table(path: Path) -> Table | None:
-    """The digests of a recording; None without the file, ``RecordingError`` for content that no recorder writes."""
-    content = read_content(path)
-    if content is None:
-        return None
-    try:
-        rows = json.loads(content)["tensors"]
-        if not isinstance(rows, dict) or len(rows) > _MOST_TENSORS:
-            raise ValueError("no table of tensors")
-        return {name: _row(*row) for name, row in rows.items()}
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RecordingError(f"{path}: not the digests of a model: {shortened(str(error), 80)}") from None
-
-
-def _row(dtype: Any, shape: Any, sha256: Any) -> TensorDigest:
-    if not (isinstance(dtype, str) and isinstance(sha256, str) and all(type(size) is int for size in shape)):
-        raise ValueError("a row must have a type, a shape and a digest")
-    return TensorDigest(dtype[:20], tuple(shape), sha256)

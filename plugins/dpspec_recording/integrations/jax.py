@@ -24,8 +24,8 @@ import numpy as np
 import dpspec
 from dpspec.engine.declared_history import read_history
 from dpspec.errors import UsageError
-from dpspec_recording.folder.resumed_folder import open_run
-from dpspec_recording.folder.step_record import PublicStep
+from dpspec_recording.folder.events import PublicStep
+from dpspec_recording.folder.recording import open_run
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.recorder import Recorder
 

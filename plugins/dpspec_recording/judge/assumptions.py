@@ -10,7 +10,7 @@ from dpspec.contract import Assumption
 from dpspec.contract.findings import AssumptionStatus
 from dpspec.results.honest_script import HONEST_SCRIPT
 from dpspec.text import joined, several
-from dpspec_recording.folder.joined_folder import Comparison
+from dpspec_recording.folder.part import Comparison
 from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
 from dpspec_recording.judge.joined_checks import joined_parts, server_weights
@@ -170,8 +170,6 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         doubt = f", but its accountant had counted {before} steps when it began"
     if run.end is None:
         doubt += f", but {run.missing_end}; what came after it is not known"
-    if lost := run.folder.lost_files:
-        doubt += f", but the recording lacks {joined(lost)}, which its recorder wrote: check the whole folder"
     doubt += "".join(f", but {text}" for text in doubts_about("released-model", run.all_outcomes))
     script = None if run.end is None else run.folder.script
     if script is not None and script.returned:

@@ -19,8 +19,9 @@ from dpspec.decimals import lower, upper
 from dpspec.errors import RecordingError
 from dpspec.regular_files import read_regular
 from dpspec.stats.attacks import guess_counts
-from dpspec_recording.folder.header import BYTES, GRADIENTS, MOST_CANARIES, CoinSource
-from dpspec_recording.folder.run_folder import CANARIES, STEPS
+from dpspec_recording.folder.coins import BYTES, GRADIENTS, CoinSource
+from dpspec_recording.folder.events import MOST_CANARIES
+from dpspec_recording.folder.writer import CANARIES, PUBLIC
 from dpspec_recording.judge.bounds import ZERO_OUT, ScheduleBounds
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.outcomes.conditions import stated
@@ -69,10 +70,10 @@ def _read_canaries(run: RecordedRun) -> tuple[Array, Array] | None:
     path, scored, header = run.folder.path / CANARIES, run.scored, run.header
     if scored is None:
         if path.exists():
-            raise RecordingError(f"{path}: {STEPS} does not hold its digest: scoring was cut short; remove the file")
+            raise RecordingError(f"{path}: {PUBLIC} does not hold its digest: scoring was cut short; remove the file")
         return None
     if scored.canaries != header.canaries or not header.canaries:
-        raise RecordingError(f"{path.parent / STEPS}: reports {scored.canaries} scored canaries of {header.canaries}")
+        raise RecordingError(f"{path.parent / PUBLIC}: reports {scored.canaries} scored canaries of {header.canaries}")
     if not path.exists():
         return None
     try:
@@ -80,7 +81,7 @@ def _read_canaries(run: RecordedRun) -> tuple[Array, Array] | None:
     except (OSError, ValueError) as error:
         raise RecordingError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if hashlib.sha256(content).hexdigest() != scored.digest:
-        raise RecordingError(f"{path}: its digest is not the one that {STEPS} holds: it was changed")
+        raise RecordingError(f"{path}: its digest is not the one that {PUBLIC} holds: it was changed")
     try:
         read = read_columns(path, content, {"coin": "coin", "score": "score"}, MOST_CANARIES)
         secret = read_columns(path, content, {"secret": "secret"}, BYTES).values["secret"]

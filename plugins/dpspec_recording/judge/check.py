@@ -14,7 +14,7 @@ from dpspec.errors import SpecError
 from dpspec.language.declared_facts import DeclaredFacts, read_declared_facts, with_declared_facts
 from dpspec.language.load import from_command
 from dpspec_recording.folder.place import the_recording
-from dpspec_recording.folder.resumed_folder import open_run
+from dpspec_recording.folder.recording import open_run
 from dpspec_recording.judge.run_claim import RunClaim
 from dpspec_recording.offered import KIND
 from dpspec_recording.probes.builtin import PROBES

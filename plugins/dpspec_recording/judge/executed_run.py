@@ -21,8 +21,8 @@ from dpspec.kit.findings import DEFAULT_DELTA, bad_value, claimed_deltas, lower_
 from dpspec.language.yaml_source import locate
 from dpspec.results.conformance_status import rejected
 from dpspec_recording.folder.place import the_recording
-from dpspec_recording.folder.run_folder import FILES
 from dpspec_recording.folder.weights import ReleasedModel
+from dpspec_recording.folder.writer import FILES
 from dpspec_recording.judge.advice import advice_on, retraining_of
 from dpspec_recording.judge.assumptions import RunAssumptions
 from dpspec_recording.judge.bounds import ADD_REMOVE, PROFILE, ZERO_OUT, ScheduleBounds, phases_of, profile_series
@@ -32,7 +32,6 @@ from dpspec_recording.judge.combined_checks import combined, corrected
 from dpspec_recording.judge.declared_checks import declared_checks
 from dpspec_recording.judge.findings import THEOREMS, hidden_sums, schedule_findings, shuffled_findings
 from dpspec_recording.judge.joined_checks import rank_checks, resume_checks
-from dpspec_recording.judge.missing_facts import missing_facts
 from dpspec_recording.judge.recorded_run import RecordedRun, read_run
 from dpspec_recording.judge.reported_checks import reported_checks
 from dpspec_recording.judge.rules import fired_rules
@@ -189,12 +188,11 @@ def _executed(
     bad = [test for test in tests if rejected(test.check, len(checks))]
     run_assumptions = RunAssumptions(run, public, released)
 
-    missing = tuple(missing_facts(run))
     reasons = {name: str(spec.training.options["accept"][name]) for name in names["accept"]}
     settled = (*assumed, *({NOT_REPLAYED} & reasons.keys()))
 
     def needed_for(adjacency: str, size: int) -> tuple[Assumption, ...]:
-        stated_of_run = (*run_assumptions.of(adjacency, size), *missing, *doubts(canaries))
+        stated_of_run = (*run_assumptions.of(adjacency, size), *doubts(canaries))
         return complete(tested, stated_of_run, settled)
 
     findings: list[Finding] = []

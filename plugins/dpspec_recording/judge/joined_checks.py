@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dpspec.contract import Assumption
 from dpspec.stats import gaussian_noise
 from dpspec.text import several
-from dpspec_recording.folder.joined_folder import SUMMED
-from dpspec_recording.folder.resumed_folder import ResumedFolder
+from dpspec_recording.folder.part import SUMMED
+from dpspec_recording.folder.recording import Recording
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
@@ -155,7 +155,7 @@ def resume_checks(run: RecordedRun) -> Iterator[RunTest]:
     yield RECOUNTED.none_found(len(named), note, None)
 
 
-def joined_parts(folder: ResumedFolder) -> Assumption:
+def joined_parts(folder: Recording) -> Assumption:
     """The statement on all parts, with the differences between the end of a part and the next start."""
     text = f" ({len(folder.parts)} parts)"
     if lost := sum(folder.lengths) - sum(folder.covered):
@@ -204,7 +204,7 @@ def server_weights(run: RecordedRun) -> Iterator[Assumption]:
     yield stated("server-weights", f"{text}{doubt}?", "unchecked")
 
 
-def received_parts(folder: ResumedFolder) -> list[int]:
+def received_parts(folder: Recording) -> list[int]:
     """The numbers of the parts that start with a server's weights."""
     return [number for number, seam in folder.joints if seam.is_received]
 

@@ -22,17 +22,10 @@ from dpspec.stats.conformance.batch_checks import BatchLog, SamplingSums, compar
 from dpspec.stats.conformance.evidence import NoiseSums, NormSums, ReportedSteps, RunEvidence
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 from dpspec_recording.folder.audit_facts import AuditFacts
-from dpspec_recording.folder.facts import Facts
-from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.joined_folder import JoinedFolder
-from dpspec_recording.folder.resumed_folder import ResumedFolder, open_run
-from dpspec_recording.folder.run_folder import INTERNAL, RunFolder, Scored
-from dpspec_recording.folder.stated_fact import StatedFact
-from dpspec_recording.folder.step_record import (
-    COLUMNS,
-    UNSEEN,
-    InternalStep,
-)
+from dpspec_recording.folder.events import COLUMNS, UNSEEN, Header, InternalStep, Scored
+from dpspec_recording.folder.facts import Facts, StatedFact
+from dpspec_recording.folder.recording import Recording, open_run
+from dpspec_recording.folder.writer import INTERNAL
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.clip_limits import CLIP_ROUNDING, ClipLimits
@@ -104,7 +97,7 @@ class RecordedRun:
     recording has none. scored: None if canaries were not scored.
     """
 
-    folder: RunFolder | JoinedFolder | ResumedFolder
+    folder: Recording
     columns: Mapping[str, Array]
     layers: Array
     quietest: Array
@@ -125,9 +118,9 @@ class RecordedRun:
         return len(self.columns["step"])
 
     @property
-    def resumed(self) -> ResumedFolder | None:
+    def resumed(self) -> Recording | None:
         """The folder of a training in several parts."""
-        return self.folder if isinstance(self.folder, ResumedFolder) else None
+        return self.folder if self.folder.is_resumed else None
 
     @property
     def covered_steps(self) -> int:
@@ -425,7 +418,7 @@ def read_run(path: Path) -> RecordedRun:
     end: Facts | None = None
     scored: Scored | None = None
     options = OptionHistory()
-    resumed = folder if isinstance(folder, ResumedFolder) else None
+    resumed = folder if folder.is_resumed else None
     part, begun, head = 1, 0, KEPT // (1 if resumed is None else len(resumed.parts))
     for step in folder.steps():
         if isinstance(step, Scored):

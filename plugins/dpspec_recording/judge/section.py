@@ -8,7 +8,7 @@ from dpspec.contract import FrozenMap
 from dpspec.contract.executed import ExecutedOrigin
 from dpspec.decimals import duration, nearest
 from dpspec.engine.accountant_figure import ACCOUNTANT_NAMES, History, accountant_epsilon, composed
-from dpspec_recording.folder.header import NEW_TOKENS
+from dpspec_recording.folder.coins import NEW_TOKENS
 from dpspec_recording.judge.bounds import ScheduleEpsilon
 from dpspec_recording.judge.canaries import CanaryBound
 from dpspec_recording.judge.generator import recorded_noise

@@ -1,4 +1,4 @@
-"""The outcomes of a fact: tests, assumptions, remarks on a condition, and facts that a recording lacks."""
+"""The outcomes of a fact: tests, assumptions, and remarks on a condition."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -27,21 +27,8 @@ class Remark:
     option: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Missing:
-    """A fact that each recording of this kind has, and this one lacks: without it, a test would be omitted.
-
-    Attributes:
-        condition: The name of the condition that the fact tests.
-        subject: The subject of the omitted test.
-    """
-
-    condition: str
-    subject: str
-
-
 #: An outcome of a fact.
-Outcome: TypeAlias = RunTest | Assumption | Remark | Missing
+Outcome: TypeAlias = RunTest | Assumption | Remark
 
 
 def run_tests(outcomes: Iterable[Outcome]) -> Iterator[RunTest]:
@@ -78,11 +65,3 @@ def assumptions_of(outcomes: Iterable[Outcome], besides: Collection[str] = ()) -
         status: AssumptionStatus = "unchecked" if doubts else "declared"
         further = [remark for remark in said if not remark.is_doubt]
         yield stated(condition, status=status, text="; ".join(remark.text for remark in (*doubts, *further)))
-
-
-def missing_of(outcomes: Iterable[Outcome]) -> Iterator[Assumption]:
-    """An open assumption for each missing fact."""
-    for outcome in outcomes:
-        if isinstance(outcome, Missing):
-            text = f"the recording does not show {outcome.subject}: record again with this version of dpspec"
-            yield stated(outcome.condition, status="unchecked", text=text)

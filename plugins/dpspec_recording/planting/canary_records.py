@@ -20,7 +20,7 @@ from torch.utils.data import default_collate
 
 from dpspec.errors import UsageError
 from dpspec.text import closest, did_you_mean, shortened
-from dpspec_recording.folder.header import GRADIENTS, NEW_TOKENS, RANDOM_TOKENS, Array
+from dpspec_recording.folder.coins import GRADIENTS, NEW_TOKENS, RANDOM_TOKENS, Array
 
 #: The keys of labels in records that are mappings.
 _LABELS = ("label", "labels", "y", "target")

@@ -26,7 +26,8 @@ from torch.utils.data import Dataset
 
 from dpspec.errors import UsageError
 from dpspec.stats.attacks import canary_power
-from dpspec_recording.folder.header import GRADIENTS, MOST_CANARIES, Array, CoinSource
+from dpspec_recording.folder.coins import GRADIENTS, Array, CoinSource
+from dpspec_recording.folder.events import MOST_CANARIES
 from dpspec_recording.planting.canary_records import (
     TOKEN_KINDS,
     Collate,

@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import join_by
+from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.pending_step import PendingStep
     from dpspec_recording.probes.judged_run import JudgedRun
 
@@ -76,12 +73,6 @@ class Accountant(Probe[AccountantFacts]):
     """Reads the last entry of the history and its number of steps at each step."""
 
     name, kind = "accountant", AccountantFacts | None
-    lacks = Missing(condition="accounting", subject="the history of the accountant")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the recorder got an accountant."""
-        return header.accountant != ""
 
     def start(self, training: Training) -> None:
         """Keep the accountant."""

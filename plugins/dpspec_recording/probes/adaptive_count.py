@@ -15,16 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import Number, join_by
-from dpspec_recording.folder.step_record import ADAPTIVE_CONSTANTS
+from dpspec_recording.folder.events import ADAPTIVE_CONSTANTS
+from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 #: Relative difference of clip norms in float32 that rounding explains.
@@ -77,12 +74,6 @@ class AdaptiveCount(Probe[AdaptiveFacts]):
     """Observes the noise of each count, and compares each clip norm with the one that follows from the count before."""
 
     name, kind = "adaptive", AdaptiveFacts | None
-    lacks = Missing(condition="clipping", subject="the noisy counts of adaptive clipping")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the training shows it."""
-        return header.clipping == "adaptive" and steps.rows
 
     def __init__(self) -> None:
         self._optimizer: Any = None

@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import join_by
-from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.folder.events import UNSEEN
+from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.notices import notice
 from dpspec_recording.outcomes.conditions import TEXTS, stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.loop_arguments import omitted_arguments
-from dpspec_recording.probes.probe import Probe, Training, emits
+from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.pending_step import PendingStep
     from dpspec_recording.probes.judged_run import JudgedRun
 
@@ -96,12 +93,6 @@ class Batches(Probe[BatchFacts]):
     """Counts the drawn batches that steps leave."""
 
     name, kind = "batches", BatchFacts | None
-    lacks = Missing(condition="unused-batches", subject="the number of unused batches")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Drawn records that the loop does not report come from a sampler that shows it."""
-        return steps.drawn and not emits(header, "after_report")
 
     def start(self, training: Training) -> None:
         """Keep the observer of the sampler."""

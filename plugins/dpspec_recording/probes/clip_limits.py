@@ -16,15 +16,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpspec.decimals import nearest
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import Number, join_by
+from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 #: Relative rounding of the root of the sum of squares of limits, which Opacus computes in float32.
@@ -66,12 +63,6 @@ class ClipLimits(Probe[ClipLimitFacts]):
     """
 
     name, kind, needs = "clip_limits", ClipLimitFacts | None, "before_clip"
-    lacks = Missing(condition="clipping", subject="whether gradients are clipped to the norm that scales the noise")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the training shows it."""
-        return steps.rows
 
     def __init__(self) -> None:
         self._limit = 0.0

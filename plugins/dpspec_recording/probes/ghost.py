@@ -13,16 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import Names, join_by, union
+from dpspec_recording.folder.merging import Count, Names, join_by, union
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING, stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 
@@ -53,12 +50,6 @@ class Ghost(Probe[GhostFacts]):
     """Notes what :class:`dpspec_recording.sums.ghost_sums.GhostSums` observes of both backward passes."""
 
     name, kind = "ghost", GhostFacts | None
-    lacks = Missing(condition="clipping", subject="the gradients of ghost clipping")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the training shows it."""
-        return header.clipping == "ghost"
 
     def start(self, training: Training) -> None:
         """Keep the observer of the sums; of other clipping it has no passes."""

@@ -19,28 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.text import several
 from dpspec_recording.outcomes.conditions import stated
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.probes.reported_gradients import ReportedGradients
 from dpspec_recording.step_replay.facts import MapFacts
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 
 class GradientMap(Probe[MapFacts]):
     """Notes the maps that the replayer of the training finds."""
 
-    name, kind = "maps", MapFacts | None
-    lacks = Missing(condition="update", subject="maps of the noisy gradient")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Each recording says why no step was replayed, if none was."""
-        return True
+    name, kind = "maps", MapFacts
 
     def start(self, training: Training) -> None:
         """Keep the replayer."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from dpspec.stats.conformance.batch_checks import SamplingSums
 from dpspec_recording.folder.audit_facts import AuditFacts
-from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.stated_fact import StatedFact
+from dpspec_recording.folder.events import Header
+from dpspec_recording.folder.facts import StatedFact
 from dpspec_recording.probes.option_history import OptionHistory
 
 Array: TypeAlias = np.ndarray[Any, Any]

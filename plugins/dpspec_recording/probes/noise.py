@@ -26,14 +26,12 @@ from dpspec.stats.conformance import noise_tests
 from dpspec.stats.conformance.measurement import LEVEL, LimitOf, Measurement
 from dpspec_recording.outcomes.conditions import FRESH, GAUSSIAN, stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.loop_arguments import omitted_arguments
 from dpspec_recording.probes.probe import Probe, Training, emits
 from dpspec_recording.watching.noise_facts import UNKNOWN, NoiseFacts, NoiseStatistics, Repeats
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import Array, JudgedRun
     from dpspec_recording.watching.noise_sketch import MeasuredNoise
 
@@ -253,12 +251,6 @@ class Noise(Probe[NoiseFacts]):
 
     name, kind = "noise", NoiseFacts | None
     of_adding_ranks = True
-    lacks = Missing(condition="noise-law", subject="the distribution of the noise")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the training shows it."""
-        return steps.noise
 
     def start(self, training: Training) -> None:
         """Keep the shapes of the parameters that get noise; of sharded ones the rows of this process."""

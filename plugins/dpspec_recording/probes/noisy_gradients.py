@@ -17,17 +17,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import join_by
+from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 _SUM = join_by(sum)
@@ -62,12 +59,6 @@ class NoisyGradients(Probe[NoisyGradientFacts]):
     """Compares the gradients of audited steps after the noise, before the update and after it."""
 
     name, kind, needs = "noisy_gradients", NoisyGradientFacts | None, "after_noise"
-    lacks = Missing(condition="update", subject="whether gradients changed between the noise and the update")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Each such training shows it."""
-        return True
 
     def start(self, training: Training) -> None:
         """Keep the gradients of Opacus' optimizer."""

@@ -13,17 +13,14 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import join_by
-from dpspec_recording.outcomes.outcome import Missing, Outcome, Remark
+from dpspec_recording.folder.merging import Count, join_by
+from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from dpspec_recording.fingerprints import TensorSnapshot
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 
@@ -41,12 +38,6 @@ class OptimizerState(Probe[OptimizerStateFacts]):
     """Compares the state after an audited step with the state before the next one."""
 
     name, kind = "optimizer_state", OptimizerStateFacts | None
-    lacks = Missing(condition="update-rule", subject="whether the state of the optimizer changed between its steps")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the training shows it."""
-        return header.optimizer != ""
 
     def __init__(self) -> None:
         self._training: Training | None = None

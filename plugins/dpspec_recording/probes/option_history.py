@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from dpspec_recording.folder.step_record import MOST_OPTIONS, RAND_ON_EMPTY, OptionChange, Unread
+from dpspec_recording.folder.events import MOST_OPTIONS, RAND_ON_EMPTY, OptionChange, Unread
 from dpspec_recording.outcomes.outcome import Remark
 
 #: Options of the private sum and of the sampler. All others belong to the optimizer's parameter groups.

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import join_by
+from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.probe import Probe, Training
 

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpspec.contract.rules import MADE_TWICE
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import Number, join_by
+from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training

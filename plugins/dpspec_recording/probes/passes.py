@@ -15,18 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import join_by
+from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training, emits
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 _SUM = join_by(sum)
@@ -65,12 +62,6 @@ class Passes(Probe[PassFacts]):
     """
 
     name, kind = "passes", PassFacts | None
-    lacks = Missing(condition="gradient-parameters", subject="the parameters of the forward passes")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the training shows it."""
-        return header.optimizer != ""
 
     def __init__(self) -> None:
         self._training: Training | None = None

@@ -41,15 +41,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from dpspec_recording.folder.stated_fact import StatedFact
+from dpspec_recording.folder.facts import StatedFact
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from dpspec_recording.audited_steps import AuditedSteps
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.outcomes.outcome import Missing, Outcome
+    from dpspec_recording.folder.events import Header
+    from dpspec_recording.outcomes.outcome import Outcome
     from dpspec_recording.parts import Parts
     from dpspec_recording.pending_step import PendingStep
     from dpspec_recording.probes.judged_run import JudgedRun
@@ -137,11 +137,9 @@ class Probe(StatedFact[F]):
     """Owns one fact of a training. Its events do nothing by default.
 
     Attributes:
-        lacks: The condition that is open if the fact is required and missing, and the subject of the omitted test.
         needs: The event without which a training does not show the fact, if not all have it.
     """
 
-    lacks: ClassVar[Missing | None] = None
     needs: ClassVar[str] = ""
 
     @classmethod

@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpspec.json_records import Count
 from dpspec.text import several
-from dpspec_recording.folder.merging import join_by
+from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome

@@ -19,15 +19,13 @@ import numpy as np
 from dpspec.text import several
 from dpspec_recording.outcomes.conditions import NOT_REPLAYED, stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training, emits
 from dpspec_recording.step_replay.facts import ReplayFacts
 from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 
 if TYPE_CHECKING:
     from dpspec.contract import Assumption
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 #: Difference of powers of the batch size that rounding explains.
@@ -76,13 +74,7 @@ OTHERS_MOVED = Fault(
 class Replays(Probe[ReplayFacts]):
     """Notes the findings of the training's replayer; some kinds of training have none."""
 
-    name, kind = "replays", ReplayFacts | None
-    lacks = Missing(condition="unmixed-batches", subject="the replayed steps, or why no step was replayed")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Each recording says why no step was replayed, if none was."""
-        return True
+    name, kind = "replays", ReplayFacts
 
     def start(self, training: Training) -> None:
         """Keep the replayer, which the adapter of the training drives."""

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import Number, join_by
+from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome

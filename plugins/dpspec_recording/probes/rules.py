@@ -23,13 +23,12 @@ from dpspec.errors import RecordingError
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec_recording.folder.merging import join_by
 from dpspec_recording.notices import notice, say
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.conditions import stated
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.rules.builtin import RULES
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.pending_step import PendingStep
     from dpspec_recording.probes.judged_run import JudgedRun
 
@@ -76,9 +75,6 @@ def _read(name: str, kind: type[F], facts: Any) -> F:
         raise RecordingError(f"{error}: cannot read its facts in the recording") from None
 
 
-#: The subject of the sentence on a recording without these facts.
-_SUBJECT = "the cautions of the rules"
-
 #: The rule on other optimizers, which simulated clients have.
 SECOND_OPTIMIZER = "second-optimizer"
 
@@ -112,13 +108,7 @@ def _warn(text: str) -> None:
 class Rules(Probe[RuleFacts]):
     """Calls all rules. Code of a plugin must not end a recording: an exception of a rule ends this rule alone."""
 
-    name, kind = "rules", RuleFacts | None
-    lacks = Missing(condition="one-record", subject=_SUBJECT)
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Each recording has it."""
-        return True
+    name, kind = "rules", RuleFacts
 
     def __init__(self, rules: Iterable[Rule] | None = None) -> None:
         """rules: by default the installed ones."""
@@ -226,4 +216,5 @@ class Rules(Probe[RuleFacts]):
         noted = [{name for name, fact in by_rule.items() if not fact.error} for by_rule in facts.by_rule]
         unnoted = [rule.name for rule in RULES if not all(rule.name in names for names in noted)]
         if unnoted:
-            yield Missing(condition="one-record", subject=f"{_SUBJECT}: {', '.join(unnoted)}")
+            text = f"the recording does not show the cautions of the rules: {', '.join(unnoted)}: record again"
+            yield stated("one-record", status="unchecked", text=text)

@@ -14,16 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpspec.contract.rules import MADE_TWICE
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import join_by
-from dpspec_recording.folder.step_record import UNSEEN
+from dpspec_recording.folder.events import UNSEEN
+from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome
+from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 #: The share of a sum that an edit changes at least, if the comparison of all its bits finds it.
@@ -52,12 +49,6 @@ class Sums(Probe[SumFacts]):
     """Compares the sums of audited steps between calls: code outside of clipping may not change them."""
 
     name, kind, needs = "sums", SumFacts | None, "before_sum"
-    lacks = Missing(condition="clipping", subject="whether the clipped sums changed before the noise")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Each such training shows it."""
-        return True
 
     def start(self, training: Training) -> None:
         """Keep the parameters whose sums Opacus' optimizer makes."""

@@ -19,15 +19,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dpspec.json_records import Count
-from dpspec_recording.folder.merging import Names, join_by, union, word
+from dpspec_recording.folder.merging import Count, Names, join_by, union, word
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Missing, Outcome, Remark
+from dpspec_recording.outcomes.outcome import Outcome, Remark
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.folder.header import Header
-    from dpspec_recording.folder.seen_steps import SeenSteps
     from dpspec_recording.probes.judged_run import JudgedRun
 
 _SUM = join_by(sum)
@@ -85,12 +82,6 @@ class Updates(Probe[UpdateFacts]):
     """Recomputes the updates of audited steps."""
 
     name, kind = "updates", UpdateFacts | None
-    lacks = Missing(condition="update-rule", subject="whether each update is the one that the optimizer computes")
-
-    @staticmethod
-    def is_required(header: Header, steps: SeenSteps) -> bool:
-        """Whether the training shows it."""
-        return header.optimizer != ""
 
     def __init__(self) -> None:
         self._training: Training | None = None
@@ -136,9 +127,9 @@ class Updates(Probe[UpdateFacts]):
         if facts is None or run.audits is None:
             return
         audits = run.audits
-        # facts of several parts are joined, and an edited number is below the number of audited steps
         if not facts.optimizer and facts.steps < audits.steps * max(1, run.header.world):
-            yield Updates.lacks
+            text = "the recording does not show whether each update is the one that the optimizer computes"
+            yield Remark(condition="update-rule", text=text)
         if facts.recomputed:
             note, whole = f"at {facts.recomputed} of {facts.steps} steps", facts.recomputed == facts.steps
             limit = _OF_ARRAYS if run.has_arrays else _OF_TORCH

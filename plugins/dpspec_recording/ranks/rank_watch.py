@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dpspec_recording.fingerprints import Tally, fingerprint, key_of, readable_digest
-from dpspec_recording.folder.step_record import DIRECTIONS, Indices, RankStep
+from dpspec_recording.folder.events import DIRECTIONS, Indices, RankStep
 from dpspec_recording.ranks.group import Group
 from dpspec_recording.shards import local
 from dpspec_recording.watching.generators import same_randomness
@@ -140,7 +140,7 @@ class RankWatch:
             foreign=foreign,
             own=own_sketch,
             total=total_sketch,
-            noise=noise_sketch,
+            noise=noise_sketch.astype(np.float16),
         )
         self._forget()
         return rank_step

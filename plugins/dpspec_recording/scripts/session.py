@@ -304,7 +304,7 @@ class Session:
 
     def _folder_of_records(self, training: PreparedTraining) -> Path | None:
         """The folder of the recording, also of another process, whose dataset has this training's records."""
-        from dpspec_recording.folder.resumed_folder import earlier_part
+        from dpspec_recording.folder.recording import earlier_part
         from dpspec_recording.state_watch import digest_of_records
 
         dataset = training.dataset()
@@ -446,6 +446,7 @@ class Session:
 
 def _has_steps(folder: Path) -> bool:
     """Whether the recording in a folder, of any part and rank, has a step."""
-    from dpspec_recording.folder.run_folder import INTERNAL
+    from dpspec_recording.folder.reader import has_trained
+    from dpspec_recording.folder.writer import INTERNAL
 
-    return any(path.stat().st_size for path in folder.rglob(INTERNAL))
+    return any(map(has_trained, folder.rglob(INTERNAL)))

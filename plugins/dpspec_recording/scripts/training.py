@@ -12,9 +12,9 @@ import torch
 
 from dpspec.errors import UsageError
 from dpspec_recording import recognized
-from dpspec_recording.folder.resumed_folder import saved_parameters
-from dpspec_recording.folder.run_folder import RunWriter
+from dpspec_recording.folder.recording import saved_parameters
 from dpspec_recording.folder.script_facts import MOST_LISTED, OtherSteps, OtherTraining, ScriptFacts
+from dpspec_recording.folder.writer import RunWriter
 from dpspec_recording.model_hook import suppressed
 from dpspec_recording.parts import Parts, sums_over_processes
 from dpspec_recording.received_weights import LoadedTensors

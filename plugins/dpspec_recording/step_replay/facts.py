@@ -4,8 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpspec.json_records import Count, Real
-from dpspec_recording.folder.merging import OWN_IF_ANY, Names, Number, join_by, union, word
+from dpspec_recording.folder.merging import OWN_IF_ANY, Count, Names, Number, Real, join_by, union, word
 
 _SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
 

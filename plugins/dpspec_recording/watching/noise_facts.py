@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, Any, TypeAlias
 
-from dpspec.json_records import Between, Count
-from dpspec_recording.folder.merging import join_by
+from msgspec import Meta
+
+from dpspec_recording.folder.merging import Count, join_by
 
 #: A statistic that is as large was not measured: NaN, infinity and numbers beyond all noise become this number.
 UNKNOWN = 1e18
 
-Statistic: TypeAlias = Annotated[float, Between(0.0, UNKNOWN)]
+Statistic: TypeAlias = Annotated[float, Meta(ge=0.0, le=UNKNOWN)]
 
 
 def statistic(value: float) -> float:

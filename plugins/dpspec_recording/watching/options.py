@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dpspec_recording.fingerprints import digest
-from dpspec_recording.folder.step_record import OptionChange, OptionValue, Unread
+from dpspec_recording.folder.events import OptionChange, OptionValue, Unread
 from dpspec_recording.watching.step_hooks import put_method
 
 #: Keys of a parameter group that are not options.

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpspec.errors import UnobservableError
-from dpspec_recording.folder.step_record import UNSEEN, Indices
+from dpspec_recording.folder.events import UNSEEN, Indices
 
 _Result = TypeVar("_Result")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from opacus.optimizers.adaclipoptimizer import AdaClipDPOptimizer
@@ -15,7 +16,6 @@ from torch import nn
 
 from dpspec.accounting import PrivacyLoss, real_divisor_pair
 from dpspec.reporters.page import render
-from dpspec_recording.folder.run_folder import RunFolder
 from dpspec_recording.judge.bounds import ScheduleBounds
 from dpspec_recording.judge.recorded_run import read_run
 from dpspec_recording.probes.adaptive_count import COUNT_NOISE, NEXT_NORM
@@ -61,8 +61,7 @@ def test_shuffled_batches_have_no_bound(tmp_path: Path) -> None:
 
 def test_a_run_of_several_processes_has_no_bound(recordings: Recordings) -> None:
     run = read_run(recordings["adaptive"])
-    assert isinstance(run.folder, RunFolder)
-    joined = replace(run, folder=replace(run.folder, header=replace(run.header, world=2)))
+    joined = replace(run, folder=replace(run.folder, header=msgspec.structs.replace(run.header, world=2)))
     bound = ScheduleBounds(joined).epsilon("zero-out", 1e-5, 1)
     assert (bound.interval, bound.method) == (None, "adaptive clipping has a bound for one process only")
 

@@ -64,7 +64,7 @@ def wrong_accountant(way: Training) -> None:
 
 def incomplete(folder: Path) -> None:
     opacus(folder)
-    log = folder / "steps.log"
+    log = folder / "public.log"
     log.write_bytes(log.read_bytes()[:-1])
 
 

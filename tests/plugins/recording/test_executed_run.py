@@ -161,12 +161,12 @@ def test_verify_detects_a_changed_or_missing_folder(
 ) -> None:
     assert ran(place)[0] == 0
     assert main(["verify", "result.json"]) == 0
-    log = place / "run" / "steps.log"
+    log = place / "run" / "public.log"
     kept = log.read_bytes()
     log.write_bytes(kept[:200] + bytes([kept[200] ^ 1]) + kept[201:])
     capsys.readouterr()
     assert main(["verify", "result.json"]) == 1
-    assert "frame 1 at byte 0: the digest chain breaks: run.json or this file was changed" in capsys.readouterr().out
+    assert "event 1 at byte 0: its checksum does not match" in capsys.readouterr().out
     shutil.rmtree(place / "run")
     recordings.copy("adamw", place / "run")
     assert main(["verify", "result.json"]) == 1
@@ -187,7 +187,7 @@ def test_what_is_no_run_is_refused_with_3(place: Path, capsys: pytest.CaptureFix
         if harm != "gone":
             (place / "run").mkdir()
         if harm == "hostile":
-            (place / "run" / "run.json").write_bytes(b"[" * 100_000)
+            (place / "run" / "public.log").write_bytes(b"[" * 100_000)
         assert ran(place)[0] == 3
         printed = capsys.readouterr().err
         assert "Traceback" not in printed

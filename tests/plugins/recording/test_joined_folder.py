@@ -21,8 +21,9 @@ from torch import distributed
 import dpspec
 from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder.facts import of_ranks
-from dpspec_recording.folder.joined_folder import Comparison, joined_comparison
-from dpspec_recording.folder.run_folder import INTERNAL, STEPS, RunFolder
+from dpspec_recording.folder.part import Comparison, joined_comparison
+from dpspec_recording.folder.reader import RunFolder
+from dpspec_recording.folder.writer import INTERNAL, PUBLIC
 from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.judge.executed_run import observe
@@ -371,7 +372,9 @@ def test_folders_that_are_not_one_run_are_refused(sound: Path, trainings: Path, 
 
 
 @pytest.mark.family
-@pytest.mark.parametrize(("name", "size"), [(INTERNAL, None), (STEPS, 0.2), (STEPS, 0.5), (STEPS, 0.9), (STEPS, 0.999)])
+@pytest.mark.parametrize(
+    ("name", "size"), [(INTERNAL, None), (PUBLIC, 0.2), (PUBLIC, 0.5), (PUBLIC, 0.9), (PUBLIC, 0.999)]
+)
 def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(name, size, sound, tmp_path):
     copy = Path(shutil.copytree(sound, tmp_path / "run"))
     content = (copy / "rank-1" / name).read_bytes()

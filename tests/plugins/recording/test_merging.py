@@ -4,9 +4,9 @@ import doctest
 from dataclasses import fields, replace
 from typing import get_args
 
+import msgspec
 import pytest
 
-from dpspec import json_records
 from dpspec_recording.folder import merging
 from dpspec_recording.folder.audit_facts import AuditFacts
 from dpspec_recording.folder.facts import Facts
@@ -96,15 +96,15 @@ def test_facts_within_facts_are_joined_over_those_that_have_them() -> None:
 
 
 def test_the_form_on_disk_has_the_names() -> None:
-    written = json_records.write(REPLAYS)
+    written = msgspec.to_builtins(REPLAYS)
     assert isinstance(written, dict)
     assert {name: written[name] for name in ("tried", "moved", "sizes")} == {
         "tried": 9,
         "moved": 1.5,
         "sizes": {"steps": 1, "lowest": -1.0, "highest": -0.9, "removed": 0.5},
     }
-    assert json_records.read(ReplayFacts, written, "here") == REPLAYS
-    with pytest.raises(ValueError, match="here"):
-        json_records.read(ReplayFacts, [*written.values()], "here")
-    with pytest.raises(ValueError, match="here"):
-        json_records.read(ReplayFacts, {name: value for name, value in written.items() if name != "tables"}, "here")
+    assert msgspec.convert(written, ReplayFacts) == REPLAYS
+    with pytest.raises(ValueError, match="Expected `object`, got `array`"):
+        msgspec.convert([*written.values()], ReplayFacts)
+    with pytest.raises(ValueError, match="missing required field `tables`"):
+        msgspec.convert({name: value for name, value in written.items() if name != "tables"}, ReplayFacts)

@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,6 @@ from support.facts_only import run_with
 from torch import nn
 
 import dpspec
-from dpspec import json_records
 from dpspec.stats.gaussian_noise import INTERVALS
 from dpspec_recording.outcomes.faults import checks_of
 from dpspec_recording.outcomes.outcome import run_tests
@@ -300,13 +300,13 @@ IMPOSSIBLE = (None, True, "x", [], {}, [[1]], -1, 1e300, float("nan"), float("in
 @pytest.mark.parametrize("name", [each.name for each in fields(NoiseStatistics)])
 def test_impossible_statistics_are_refused_or_give_no_wrong_number(name: str) -> None:
     for value in (*IMPOSSIBLE, 0, 1, UNKNOWN):
-        written: Any = json_records.write(GOOD)
+        written: Any = msgspec.to_builtins(GOOD)
         changes: list[Any] = [value]
         if isinstance(written[name], dict):
             changes += [{**written[name], part: value} for part in written[name]]
         for changed in changes:
             try:
-                read = json_records.read(NoiseStatistics, {**written, name: changed}, "here")
+                read = msgspec.convert({**written, name: changed}, NoiseStatistics)
             except ValueError:
                 continue
             assert all(0.0 <= one.p_value <= 1.0 for one in made(read))

@@ -1,13 +1,13 @@
 """Noise that is not fresh, Gaussian and independent is found; noise as it should be is not."""
 
 import dataclasses
-import json
 import math
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import opacus.optimizers.optimizer as opacus_optimizer
 import opacus.optimizers.optimizer_fast_gradient_clipping as opacus_fast_optimizer
@@ -20,8 +20,8 @@ from support.public_mistakes.parts import FEATURES, OwnLoop
 from torch import Tensor, nn
 
 import dpspec
-from dpspec import json_records
 from dpspec.contract import Check
+from dpspec_recording.folder.events import encode
 from dpspec_recording.outcomes.faults import checks_of as checks_of_tests
 from dpspec_recording.outcomes.outcome import run_tests
 from dpspec_recording.probes.noise import (
@@ -289,7 +289,7 @@ def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Chec
     layers = tuple((str(n), torch.Size(shape).numel()) for n, shape in enumerate(shapes))
     found = watch.found()
     assert found is not None
-    read = json_records.read(NoiseStatistics, json.loads(json.dumps(json_records.write(found))), "here")
+    read = msgspec.msgpack.decode(encode(found), type=NoiseStatistics)
     run = run_with({Noise: NoiseFacts(processes=(read,))}, columns={"noise_squares": np.nan}, layers=layers)
     vars(run)["internal"] = None
     run = dataclasses.replace(run, layers=np.zeros(len(layers)), quietest=np.full(len(layers), np.nan))

@@ -12,7 +12,7 @@ from support.plain_loop import plain_loop
 from support.schedules import PRIVATE_SCHEDULES, SCHEDULES
 from torch.optim import lr_scheduler, swa_utils
 
-from dpspec_recording.folder.step_record import OptionChange
+from dpspec_recording.folder.events import OptionChange
 from dpspec_recording.watching.options import OptionWatch
 
 Script = Callable[[Training], None]
@@ -271,7 +271,7 @@ def test_a_step_costs_less_than_a_kilobyte(tmp_path: Path) -> None:
     """With two groups and a rate of each that changes at every step."""
     script = scheduled(lambda o: lr_scheduler.ExponentialLR(o, 0.99))
     recorded(tmp_path / "run", script, prepare=lambda training: two_groups(training.private), epochs=5)
-    assert (tmp_path / "run" / "steps.log").stat().st_size < 50 * 1000
+    assert (tmp_path / "run" / "public.log").stat().st_size < 50 * 1000
 
 
 Watching = Callable[..., OptionWatch]

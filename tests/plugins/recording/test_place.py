@@ -6,7 +6,7 @@ from dpspec.errors import UsageError
 from dpspec_recording.folder.place import the_recording
 
 
-@pytest.mark.parametrize("names", [["run.json", "1"], ["part-2"], ["rank-0"], ["1", "notes.txt"], []])
+@pytest.mark.parametrize("names", [["public.log", "1"], ["part-2"], ["rank-0"], ["1", "notes.txt"], []])
 def test_other_folders_stand_for_themselves(tmp_path, names):
     for name in names:
         (tmp_path / name).mkdir()

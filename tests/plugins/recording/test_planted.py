@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import dpspec
 from dpspec.errors import UsageError
-from dpspec_recording.folder.header import CoinSource
+from dpspec_recording.folder.coins import CoinSource
 from dpspec_recording.planting.planted import Planted
 
 N, M = 30, 40

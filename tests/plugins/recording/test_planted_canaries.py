@@ -4,10 +4,10 @@ import io
 import shutil
 import warnings
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -23,8 +23,8 @@ from dpspec.errors import ExitCode, RecordingError, UsageError
 from dpspec.json_records import write
 from dpspec.results import codec
 from dpspec.stats.attacks import guess_counts, one_run
-from dpspec_recording.folder.run_folder import CANARIES, INTERNAL, RunFolder, RunWriter
-from dpspec_recording.folder.run_folder import STEPS as STEPS_LOG
+from dpspec_recording.folder.reader import RunFolder
+from dpspec_recording.folder.writer import CANARIES, INTERNAL, PUBLIC, RunWriter
 from dpspec_recording.judge import assumptions
 from dpspec_recording.judge.canaries import CanaryBound, doubts
 from dpspec_recording.probes.builtin import PROBES
@@ -367,7 +367,7 @@ SECRET = np.zeros(32, dtype=np.uint8)
         (lambda c: {**c, "score": c["score"].astype(object)}, "dtype object"),
     ],
 )
-def test_scores_that_no_recorder_writes_are_refused_under_a_sound_chain(change, message, scored, tmp_path, capsys):
+def test_scores_that_no_recorder_writes_are_refused(change, message, scored, tmp_path, capsys):
     with np.load(scored[0] / CANARIES) as file:
         content = change({name: file[name] for name in file.files})
     refused(rebuilt(scored[0], tmp_path / "made", scores=archive(content)), message, capsys)
@@ -387,7 +387,7 @@ def test_scores_that_do_not_fit_the_header_are_refused(content, changed, message
     made = rebuilt(
         scored[0],
         tmp_path / "made",
-        lambda header, *steps: (replace(header, **changed), *steps),
+        lambda header, *steps: (msgspec.structs.replace(header, **changed), *steps),
         scores=content,
         canaries=canaries,
     )
@@ -401,7 +401,7 @@ def test_withheld_or_truncated_scores_are_reported(copy, capsys):
     main(["check", str(copy), "--epsilon", "2.5"])
     assert "the folder lacks their scores" in " ".join(capsys.readouterr().out.split())
     (copy.parent / "kept.npz").rename(copy / CANARIES)
-    steps = copy / STEPS_LOG
+    steps = copy / PUBLIC
     steps.write_bytes(steps.read_bytes()[:-5])
     refused(copy, "scoring was cut short", capsys)
     (copy / CANARIES).unlink()

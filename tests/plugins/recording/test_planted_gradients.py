@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
 from dpspec.errors import ExitCode, UsageError
-from dpspec_recording.folder.run_folder import CANARIES, RunFolder
+from dpspec_recording.folder.reader import RunFolder
+from dpspec_recording.folder.writer import CANARIES
 from dpspec_recording.planting.planted import MOST_COORDINATES, GradientCanaries
 from dpspec_recording.probes.builtin import PROBES
 

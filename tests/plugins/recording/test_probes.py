@@ -12,10 +12,8 @@ from scipy.special import ndtr
 from support.facts_only import alarms, run_with
 
 from dpspec.stats.gaussian_noise import EDGES, INTERVALS
+from dpspec_recording.folder.events import OptionChange, Unread
 from dpspec_recording.folder.merging import Across
-from dpspec_recording.folder.seen_steps import SeenSteps
-from dpspec_recording.folder.step_record import OptionChange, Unread
-from dpspec_recording.outcomes.conditions import CONDITIONS
 from dpspec_recording.outcomes.outcome import Remark, undeclared
 from dpspec_recording.probes.accountant import Accountant, AccountantFacts
 from dpspec_recording.probes.adaptive_count import AdaptiveCount, AdaptiveFacts
@@ -306,18 +304,6 @@ def test_joining_with_an_honest_fact_hides_no_fault(
     together = probe.merge(pair if faulty_first else pair[::-1], across)
     run = run_with({**HONEST, probe: together}, **HEADERS.get(probe, {}))
     assert {*alarm.split()} <= alarms(probe, together, run)
-
-
-@pytest.mark.parametrize("probe", PROBES)
-def test_a_required_fact_says_what_a_recording_lacks_without_it(probe: type[Probe[Any]]) -> None:
-    seen, nothing = SeenSteps(), SeenSteps()
-    seen.rows = seen.noise = seen.drawn = True
-    header = run_with({}, **HEADERS.get(probe, {})).header
-    is_required = probe.is_required(header, seen)
-    assert is_required == (probe.lacks is not None)
-    assert is_required or not probe.is_required(header, nothing)
-    if probe.lacks is not None:
-        assert probe.lacks.condition in CONDITIONS
 
 
 @pytest.mark.parametrize("probe", PROBES)

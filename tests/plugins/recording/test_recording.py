@@ -17,8 +17,8 @@ from torch import nn
 import dpspec
 from dpspec.cli.app import main
 from dpspec.errors import UsageError
-from dpspec_recording.folder.run_folder import RunFolder
-from dpspec_recording.folder.step_record import UNSEEN, PublicStep
+from dpspec_recording.folder.events import UNSEEN, PublicStep
+from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.probes.batches import Batches
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.parameters import Parameters

@@ -10,6 +10,7 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from support.checked_runs import CheckedRun, Question, check_run
+from support.edited_logs import edit, payloads, write_payloads
 from support.jobs import Job, RankedJobs
 from support.opacus_training import record_losses
 from support.plain_loop import plain_loop
@@ -17,8 +18,8 @@ from support.ranks import Ranked
 
 import dpspec
 from dpspec.errors import RecordingError, UsageError
-from dpspec_recording.folder.resumed_folder import next_part, open_run
-from dpspec_recording.folder.run_folder import MARK, STATES, RunWriter
+from dpspec_recording.folder.recording import next_part, open_run
+from dpspec_recording.folder.writer import INTERNAL, PUBLIC, RunWriter
 from dpspec_recording.judge import joined_checks, recorded_run
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.probes.batches import Batches
@@ -371,8 +372,7 @@ def test_parts_that_cannot_be_joined_are_refused(first: Any, begun: Path, tmp_pa
     (begun / "part-3").mkdir()
     assert checked(begun).verdict == "proved"  # the process was killed before it wrote anything
     assert next_part(begun) == 4
-    content = (begun / "part-2" / MARK).read_text()
-    (begun / "part-2" / MARK).write_text(content.replace('"records": 400', '"records": 401'))
+    edit(begun / "part-2" / PUBLIC, lambda event: event.get("header", {}).update(records=401))
     with pytest.raises(RecordingError, match="has another records than the first part"):
         open_run(begun, PROBES)
 
@@ -386,7 +386,7 @@ def test_a_part_of_another_run_or_without_states_leaves_the_claim_open(first: An
     shutil.rmtree(tmp_path / "mixed" / "part-2")
     shutil.copytree(tmp_path / "other" / "part-2", tmp_path / "mixed" / "part-2")
     assert "part 2 starts with parameters" in checked(tmp_path / "mixed").doubts
-    (begun / "part-2" / STATES).unlink()
+    edit(begun / "part-2" / INTERNAL, lambda event: event["event"] == "state")
     assert "part 2 has no state of its start" in checked(begun).doubts
 
 
@@ -423,13 +423,17 @@ def test_ranks_are_resumed_after_a_kill(tmp_path: Path) -> None:
 def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path) -> None:
     jobs = RankedJobs(tmp_path)
     (jobs.folder / "rank-0").mkdir(parents=True)
-    (jobs.folder / "rank-0" / MARK).write_text("")  # killed while it wrote
+    (jobs.folder / "rank-0" / PUBLIC).write_text("")  # killed while it wrote
     assert next_part(jobs.folder) == 2
     assert jobs.run(epochs=1) == [0, 0]
     (jobs.folder / "part-3" / "rank-1").mkdir(parents=True)
-    shutil.copy(jobs.folder / "part-2" / "rank-1" / MARK, jobs.folder / "part-3" / "rank-1")
+    for name in (PUBLIC, INTERNAL):
+        start, *_ = payloads(jobs.folder / "part-2" / "rank-1" / name)
+        write_payloads(jobs.folder / "part-3" / "rank-1" / name, [start])
     assert checked(jobs.folder).run.folder.numbers == (2,)
-    shutil.copy(jobs.folder / "part-2" / "rank-1" / STATES, jobs.folder / "part-3" / "rank-1")
+    write_payloads(
+        jobs.folder / "part-3" / "rank-1" / INTERNAL, payloads(jobs.folder / "part-2" / "rank-1" / INTERNAL)[:2]
+    )
     with pytest.raises(RecordingError, match="rank 0 of 2 is missing"):  # the part may have trained
         open_run(jobs.folder, PROBES)
     assert jobs.run(epochs=1) == [0, 0]

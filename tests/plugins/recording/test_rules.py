@@ -22,7 +22,7 @@ from dpspec import decimals, json_records
 from dpspec.contract.results import open_cautions
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.errors import RecordingError
-from dpspec_recording.folder.header import Header
+from dpspec_recording.folder.events import Header
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules, code_of
 from dpspec_recording.rules import guessable_seed, model_inputs
@@ -832,4 +832,4 @@ def test_a_recording_is_overwritten_or_numbered(tmp_path):
         (tmp_path / "run" / "notes.txt").write_text("mine")
         with pytest.raises(dpspec.errors.UsageError, match=r"notes.txt is none"):
             own_loop(tmp_path / "run", seed=SECRET, steps=3, overwrite=True)
-        assert (tmp_path / "run" / "steps.log").exists()
+        assert (tmp_path / "run" / "public.log").exists()

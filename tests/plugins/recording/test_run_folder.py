@@ -1,38 +1,28 @@
 """The folder: one recorder alone, readable up to the step where its writer was killed, refused if it was changed."""
 
-import hashlib
-import json
 import os
 import random
 import resource
 import shutil
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from support.checked_runs import Question, check_run, checked
+from support.edited_logs import edit, payloads, write_payloads
 from support.plain_loop import plain_loop, rebuilt
 from torch import nn
 
 import dpspec
 from dpspec.cli.app import main
 from dpspec.errors import DpspecError, RecordingError, UsageError
+from dpspec_recording.folder.events import LONGEST, InternalStep, PublicStep, Stopped, encode
 from dpspec_recording.folder.facts import Facts, read_facts
-from dpspec_recording.folder.run_folder import (
-    INTERNAL,
-    LONGEST,
-    MARK,
-    STATES,
-    STEPS,
-    JournalWriter,
-    RunFolder,
-    _require_sane,
-    read_frames,
-)
-from dpspec_recording.folder.step_record import InternalStep, PublicStep
-from dpspec_recording.folder.weights import WEIGHTS
+from dpspec_recording.folder.reader import RunFolder, _require_sane, read_log
+from dpspec_recording.folder.writer import INTERNAL, PUBLIC, LogWriter
 from dpspec_recording.judge.recorded_run import _summed_norms
 from dpspec_recording.probes.builtin import PROBES
 
@@ -80,40 +70,18 @@ def test_a_recording_without_its_internal_part_says_so(recordings, tmp_path):
     }
 
 
-@pytest.mark.parametrize("name", [STATES, WEIGHTS])
-def test_a_recording_without_one_of_its_files_is_open_and_names_it(name, recordings, tmp_path):
-    copy = recordings.copy("custom loop", tmp_path / "run")
-    assert checked(copy, epsilon=100.0, accept=("not-replayed",)).verdict == "proved"
-    (copy / name).unlink()
-    without = checked(copy, epsilon=100.0, accept=("not-replayed",))
-    assert without.status == ("open", "no-deviation-found")
-    assert f"but the recording lacks {name}, which its recorder wrote" in without.channel("released-model").reason
-
-
-def test_a_killed_recording_lacks_no_file(tmp_path):
+def test_a_killed_recording_is_open(tmp_path):
     plain_loop(tmp_path / "run", steps=2, killed=True)
     without_end = checked(tmp_path / "run", epsilon=100.0)
     assert without_end.verdict == "open"
     assert "has no end after step" in without_end.doubts
-    assert "lacks" not in without_end.doubts
 
 
-class Noon:
-    """A clock that stands still."""
-
-    @staticmethod
-    def now(zone):
-        return datetime(2026, 1, 2, 12, tzinfo=zone)
-
-
-@pytest.mark.ci
-def test_an_internal_part_of_another_run_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpspec_recording.origin.datetime", Noon)
+def test_an_internal_part_of_another_run_is_refused(tmp_path):
     for seed in (1, 2):
-        plain_loop(tmp_path / f"{seed}", 3, seed=seed)
+        plain_loop(tmp_path / f"{seed}", 1, seed=seed)
     shutil.copy(tmp_path / "2" / INTERNAL, tmp_path / "1")
-    assert (tmp_path / "1" / MARK).read_bytes() == (tmp_path / "2" / MARK).read_bytes()
-    with pytest.raises(RecordingError, match=r"internal.log: does not end with the digest"):
+    with pytest.raises(RecordingError, match=r"internal.log: of another recording than .*public.log"):
         check_run(tmp_path / "1", Question())
 
 
@@ -139,7 +107,7 @@ def fuzzed(content, chance):
 @pytest.mark.ci
 def test_a_fuzzed_folder_is_read_or_refused_by_an_error_of_ours(sound, tmp_path):
     chance = random.Random(20)
-    sound = {name: (sound / name).read_bytes() for name in (MARK, STEPS, INTERNAL)}
+    sound = {name: (sound / name).read_bytes() for name in (PUBLIC, INTERNAL)}
     target = tmp_path / "changed"
     target.mkdir()
     refused = []
@@ -190,57 +158,101 @@ def test_impossible_numbers_are_answered_or_refused_in_bounded_memory(change, so
 
 
 def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
-    facts = next(one.written() for one in RunFolder.open(sound, PROBES).steps() if isinstance(one, Facts))
+    noted = next(one.written() for one in RunFolder.open(sound, PROBES).steps() if isinstance(one, Facts))
+    facts = {name: msgspec.msgpack.decode(fact) for name, fact in noted.observed.items()}
     others = [
-        {"gradients": {"steps": 1, "summed": 1, "different": 1, "hidden": 10**400}},
+        {"gradients": {"steps": 1, "summed": 1, "different": 1, "hidden": 2**64 - 1}},
         {"gradients": [1, 1, 1, 0.0]},
         {"seeds": {"shared": 1}},
         {"batches": {"unused": -1, "passed_over": 0}},
-        {"seconds": 10**400},
         {"model_state": {**facts["model_state"], "buffers": [[]] * 1000}},
-        {"error": "a" * 500},
         {"accountant": {"history": [["a", {}, []]]}},
-        {"more": 1},
     ]
     never_none = ("parameters", "other_engines", "model_state")
     for number, other in enumerate([*others, *({name: None} for name in never_none)]):
         made = rebuilt(sound, tmp_path / f"{number}", end=other)
         assert main(["check", str(made), "--epsilon", "1"]) == 3
         assert f"{made}" in "".join(capsys.readouterr().err.split("\n"))
-    optional = {"error", "lacking"}  # the reader fills the last one
-    for absent in facts.keys() - optional:  # an absent count is not a count of zero
-        with pytest.raises(RecordingError, match=absent):
-            read_facts({name: value for name, value in facts.items() if name != absent}, "here", PROBES)
+    for absent, probe in {probe.name: probe for probe in PROBES if probe.name in never_none}.items():
+        others = {name: fact for name, fact in noted.observed.items() if name != absent}
+        with pytest.raises(RecordingError, match=f"{absent}: Expected `object`"):
+            read_facts(msgspec.structs.replace(noted, observed=others), "here", [probe])
 
 
-def test_the_header_is_read_key_by_key(tmp_path):
-    plain_loop(tmp_path / "run", steps=1)
-    mark = tmp_path / "run" / MARK
-    header = json.loads(mark.read_text())
-    for key, value in [
-        ("dpspec-run", 2),
-        ("rate", float("nan")),
-        ("records", -1),
-        ("layers", [["a", -1]]),
-        ("notes", ["a" * 500]),
-        ("versions", {"a": 1}),
-        ("canaries", 600),
-        ("left_out", 500),
-    ]:
-        mark.write_text(json.dumps({**header, key: value}))
-        with pytest.raises(DpspecError, match=r"run\.json") as error:
-            RunFolder.open(tmp_path / "run", PROBES)
-        assert error.value.exit_code == 3
-        assert key in str(error.value) or "format" in str(error.value)
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("rate", float("nan"), r"Expected `float` >= 0.0 - at `\$.header.rate`"),
+        ("records", -1, r"Expected `int` >= 1 - at `\$.header.records`"),
+        ("layers", [["a", -1]], r"at `\$.header.layers"),
+        ("notes", ["a" * 500], r"length <= 400 - at `\$.header.notes"),
+        ("versions", {"a": 1}, r"at `\$.header.versions"),
+        ("canaries", 600, "canaries times copies"),
+        ("left_out", 500, "left_out must be at most"),
+    ],
+)
+def test_the_header_is_read_key_by_key(key, value, message, sound, tmp_path):
+    copy = shutil.copytree(sound, tmp_path / "run")
+    edit(copy / PUBLIC, lambda event: event.get("header", {}).update({key: value}))
+    with pytest.raises(DpspecError, match=rf"public\.log: event 1 at byte 0: .*{message}") as error:
+        RunFolder.open(copy, PROBES)
+    assert error.value.exit_code == 3
+
+
+@pytest.mark.parametrize("version", [0, 20, 22])
+def test_other_formats_are_refused_by_their_number(version, sound, tmp_path):
+    copy = shutil.copytree(sound, tmp_path / "run")
+    edit(copy / PUBLIC, lambda event: event.update(format=version) if event["event"] == "start" else None)
+    with pytest.raises(RecordingError, match=rf"public\.log: format {version} is of another version of dpspec"):
+        RunFolder.open(copy, PROBES)
+
+
+def test_folders_of_earlier_formats_must_be_recorded_again(tmp_path):
+    (tmp_path / "run.json").write_text('{"dpspec-run": 20}')
+    with pytest.raises(RecordingError, match="a recording of an earlier version of dpspec: record again"):
+        RunFolder.open(tmp_path, PROBES)
+    with dpspec.record(tmp_path, model=nn.Linear(2, 2), overwrite=True):
+        assert not (tmp_path / "run.json").exists()
+
+
+def test_keys_of_later_formats_are_ignored(sound, tmp_path):
+    copy = shutil.copytree(sound, tmp_path / "run")
+    for name in (PUBLIC, INTERNAL):
+        edit(copy / name, lambda event: event.update(later=[1]))
+    found = RunFolder.open(copy, PROBES)
+    assert len(list(found.steps())) == len(list(RunFolder.open(sound, PROBES).steps()))
+    assert found.states() == RunFolder.open(sound, PROBES).states()
+
+
+@pytest.mark.parametrize(
+    "order",
+    [lambda e: [*e, e[1]], lambda e: [*e, e[-1]], lambda e: [e[0], e[2], *e[2:]], lambda e: [e[0], e[0], *e[1:]]],
+    ids=["step after the end", "two ends", "step twice", "two starts"],
+)
+def test_events_in_another_order_are_refused(order, sound, tmp_path):
+    copy = shutil.copytree(sound, tmp_path / "run")
+    write_payloads(copy / PUBLIC, order(payloads(copy / PUBLIC)))
+    with pytest.raises(RecordingError, match=r"public\.log: event \d+ at byte \d+: "):
+        list(RunFolder.open(copy, PROBES).steps())
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93", b"\xc1", b"\x91" * 100_000, b"\x81\xa5event\x01"])
+def test_bytes_that_are_no_event_are_refused_with_their_place(content, sound, tmp_path):
+    copy = shutil.copytree(sound, tmp_path / "run")
+    first, *others = payloads(copy / PUBLIC)
+    write_payloads(copy / PUBLIC, [first, content, *others])
+    for read in (lambda found: list(found.steps()), lambda found: found.weights):
+        with pytest.raises(RecordingError, match=r"public\.log: event 2 at byte \d+: "):
+            read(RunFolder.open(copy, PROBES))
 
 
 def test_pipes_and_links_are_not_followed(tmp_path):
     plain_loop(tmp_path / "run", steps=1)
-    (tmp_path / "run" / STEPS).unlink()
-    os.mkfifo(tmp_path / "run" / STEPS)
+    (tmp_path / "run" / PUBLIC).unlink()
+    os.mkfifo(tmp_path / "run" / PUBLIC)
     assert main(["check", str(tmp_path / "run")]) == 3
-    (tmp_path / "run" / STEPS).unlink()
-    (tmp_path / "run" / STEPS).symlink_to("/dev/zero")
+    (tmp_path / "run" / PUBLIC).unlink()
+    (tmp_path / "run" / PUBLIC).symlink_to("/dev/zero")
     assert main(["check", str(tmp_path / "run")]) == 3
 
 
@@ -258,65 +270,52 @@ def test_a_recording_without_a_step_has_nothing_to_check(tmp_path, capsys):
     assert "never stepped" in capsys.readouterr().err
 
 
-# Frames under a chain of digests.
-
-FIRST = hashlib.sha256(b"header").digest()
-PAYLOADS = [b"one", b"", b"three" * 40]
+EVENTS = [Stopped(reason="one"), Stopped(reason=""), Stopped(reason="three" * 40)]
 
 
 @pytest.fixture
-def journal(tmp_path):
-    writer = JournalWriter(tmp_path / "a.log", FIRST)
-    digests = [writer.append(kind, payload)[0] for kind, payload in enumerate(PAYLOADS, start=1)]
+def log(tmp_path):
+    writer = LogWriter(tmp_path / "a.log")
+    for event in EVENTS:
+        writer.append(event)
     writer.close()
-    return tmp_path / "a.log", digests
+    return tmp_path / "a.log"
 
 
-def test_the_digest_is_that_of_the_format(journal):
-    path, _ = journal
-    head = b"\x03\x00\x00\x00\x01"
-    digest = hashlib.sha256(FIRST + head + b"one").digest()[:16]
-    assert path.read_bytes().startswith(head + b"one" + digest)
-
-
-def test_a_file_cut_anywhere_reads_up_to_its_last_whole_frame(journal):
-    path, _ = journal
-    content = path.read_bytes()
-    ends = [5 + 3 + 16, 2 * 21 + 3, len(content)]
+def test_a_file_cut_anywhere_reads_up_to_its_last_whole_event(log):
+    content = log.read_bytes()
+    ends = np.cumsum([8 + len(encode(event)) for event in EVENTS])
+    assert ends[-1] == len(content)
     for length in range(len(content)):
-        path.write_bytes(content[:length])
-        assert len(list(read_frames(path, FIRST))) == sum(end <= length for end in ends)
+        log.write_bytes(content[:length])
+        assert len(list(read_log(log))) == sum(end <= length for end in ends)
 
 
-def test_a_changed_frame_is_refused(journal):
-    path, _ = journal
-    changed = bytearray(path.read_bytes())
-    changed[30] ^= 0x41
-    path.write_bytes(bytes(changed))
-    with pytest.raises(RecordingError, match=r"a\.log: frame 2"):
-        list(read_frames(path, FIRST))
+def test_a_changed_event_is_refused(log):
+    changed = bytearray(log.read_bytes())
+    changed[30 + len(encode(EVENTS[0]))] ^= 0x41
+    log.write_bytes(bytes(changed))
+    with pytest.raises(RecordingError, match=r"a\.log: event 2 at byte \d+: its checksum does not match"):
+        list(read_log(log))
 
 
-def test_other_frames_are_refused_and_files_are_not_written_over(journal, tmp_path):
-    path, _ = journal
-    with pytest.raises(RecordingError, match="frame 1 at byte 0"):
-        list(read_frames(path, hashlib.sha256(b"other").digest()))
+def test_long_events_are_refused_and_files_are_not_written_over(log, tmp_path):
     with pytest.raises(FileExistsError):
-        JournalWriter(path, FIRST)
-    writer = JournalWriter(tmp_path / "b.log", FIRST)
+        LogWriter(log)
+    writer = LogWriter(tmp_path / "b.log")
     with pytest.raises(ValueError, match="at most"):
-        writer.append(1, bytes(LONGEST + 1))
+        writer.append(bytes(LONGEST + 1))
     writer.close()
     (tmp_path / "huge.log").write_bytes(b"\xff\xff\xff\xff\x01" + b"0" * 64)
     with pytest.raises(RecordingError, match="at most"):
-        list(read_frames(tmp_path / "huge.log", FIRST))
+        list(read_log(tmp_path / "huge.log"))
 
 
 def test_a_missing_log_is_named(sound, tmp_path):
     copy = shutil.copytree(sound, tmp_path / "run")
-    (copy / STEPS).unlink()
-    with pytest.raises(RecordingError, match="missing"):
-        list(RunFolder.open(copy, PROBES).steps())
+    (copy / PUBLIC).unlink()
+    with pytest.raises(RecordingError, match=r"has no public\.log"):
+        RunFolder.open(copy, PROBES)
 
 
 @pytest.mark.parametrize("name", ["rate", "told_rate"])

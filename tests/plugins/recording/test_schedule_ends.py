@@ -22,8 +22,8 @@ from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec.engine.stated_claim import run_spec
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
-from dpspec_recording.folder.resumed_folder import ResumedFolder
-from dpspec_recording.folder.step_record import OptionChange
+from dpspec_recording.folder.events import OptionChange
+from dpspec_recording.folder.recording import Recording
 from dpspec_recording.judge import check
 from dpspec_recording.judge.bounds import ScheduleBounds, ScheduleEpsilon, shuffled_epsilon
 from dpspec_recording.judge.findings import schedule_findings
@@ -175,9 +175,7 @@ def test_many_noise_multipliers_are_rounded_apart(number: int) -> None:
 
 def test_steps_after_the_last_checkpoint_of_a_killed_part_count_above_alone() -> None:
     run = run_of()
-    folder = ResumedFolder(
-        Path("run"), parts=(None, None), numbers=(1, 2), seams=(), header=run.header, options={}, saved=(6, 14)
-    )
+    folder = Recording((None, None), run.header, numbers=(1, 2), saved=(6, 14), is_resumed=True)
     folder.starts.extend((0, 10))
     resumed = dataclasses.replace(run, folder=folder)
     vars(resumed)["internal"] = run.internal

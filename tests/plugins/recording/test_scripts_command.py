@@ -111,6 +111,6 @@ def test_an_import_records_from_there_on_into_the_folder_that_the_environment_na
     environment = {**os.environ, "DPSPEC_RECORD": "kept/here"}
     for number in (1, 2):
         subprocess.run([sys.executable, "-W", "ignore", "train.py"], cwd=tmp_path, check=True, env=environment)
-        assert (tmp_path / "kept" / "here" / str(number) / "weights.json").exists()
+        assert (tmp_path / "kept" / "here" / str(number) / "public.log").exists()
     found = run(tmp_path, "train.py", script=f"import dpspec.auto\n{PRIVATE}")  # the command's session is the only one
     assert "1 training is recorded: dpspec check run/1" in found.stderr

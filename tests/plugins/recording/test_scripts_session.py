@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from dpspec.errors import UsageError
 from dpspec_recording.folder.place import the_recording
-from dpspec_recording.folder.resumed_folder import open_run
-from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.folder.reader import RunFolder
+from dpspec_recording.folder.recording import open_run
 from dpspec_recording.probes.batches import Batches
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.scripts import session as sessions

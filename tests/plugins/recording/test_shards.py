@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from dpspec.errors import RecordingError, UsageError
-from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.fsdp2 import refuse_precision, shard_of
 from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.bounds import phases_of

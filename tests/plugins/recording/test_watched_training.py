@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 import dpspec
 from dpspec.errors import NothingToRunError, UsageError
-from dpspec_recording.folder.run_folder import RunFolder
+from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.noise import Noise
 

@@ -1,4 +1,4 @@
-"""The folders ``rank-0``, ``rank-1``, ... of a training in several processes, read as one recorded run.
+"""One job of a training: the folder of one process, or ``rank-0``, ``rank-1``, ... of several, read as one table.
 
 A joined step equals the step of one process with all records: batches are united, contributions and divisors are added,
 and one rank's noise counts. If the model is sharded, each rank's rows of a parameter are a layer of the joined step,
@@ -8,21 +8,20 @@ with the noise of that rank. :class:`Comparison` counts the differences between 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from dpspec.errors import RecordingError
 from dpspec.stats import gaussian_noise
-from dpspec_recording.folder.facts import Facts, of_ranks
-from dpspec_recording.folder.header import Header
-from dpspec_recording.folder.run_folder import MARK, RunFolder, Scored
+from dpspec_recording.folder.events import UNSEEN, Header, InternalStep, PublicStep, RankStep, Scored
+from dpspec_recording.folder.facts import Facts, StatedFacts, of_ranks
+from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.script_facts import ScriptFacts
-from dpspec_recording.folder.stated_fact import StatedFacts
-from dpspec_recording.folder.step_record import UNSEEN, InternalStep, PublicStep, RankStep
-from dpspec_recording.folder.weights import Table
+from dpspec_recording.folder.writer import PUBLIC
 
 _RANK = re.compile(r"rank-(0|[1-9][0-9]{0,5})", re.ASCII)
 
@@ -72,17 +71,36 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class JoinedFolder:
-    """The folders of all ranks, with the methods of :class:`RunFolder`; its comparison is complete after reading."""
+class Part:
+    """One job of a training: the recordings of its processes, read as one table of steps.
+
+    comparison: of several processes, complete after reading; None for a single one.
+    """
 
     path: Path
     ranks: tuple[RunFolder, ...]
     header: Header
-    comparison: Comparison = field(default_factory=Comparison)
+    comparison: Comparison | None = None
 
     @classmethod
-    def open(cls, path: Path, stated: StatedFacts) -> "JoinedFolder":
-        """Open the folders, which state these facts; ``RecordingError`` unless they are all ranks of one run."""
+    def open(cls, path: Path, stated: StatedFacts) -> "Part":
+        """Open the folder of one process, or of all ranks, which state these facts.
+
+        Raises as :meth:`RunFolder.open`, and ``RecordingError`` unless the ranks are all ranks of one run.
+        """
+        ranks = path.is_dir() and any(_RANK.fullmatch(entry.name) for entry in path.iterdir())
+        if ranks and (path / PUBLIC).exists():
+            raise RecordingError(f"{path}: holds a run of one process, and ranks of another")
+        if ranks:
+            return cls._of_ranks(path, stated)
+        run_folder = RunFolder.open(path, stated)
+        if run_folder.header.world:
+            rank, world = run_folder.header.rank, run_folder.header.world
+            raise RecordingError(f"{path}: rank {rank} of {world}: check the folder that holds all ranks")
+        return cls(path, (run_folder,), run_folder.header)
+
+    @classmethod
+    def _of_ranks(cls, path: Path, stated: StatedFacts) -> "Part":
         names = sorted(entry.name for entry in path.iterdir() if _RANK.fullmatch(entry.name))
         folders = [RunFolder.open(path / name, stated) for name in names]
         ranks = sorted(folders, key=lambda rank_folder: rank_folder.header.rank)
@@ -128,29 +146,17 @@ class JoinedFolder:
             told_before=max(header.told_before for header in headers),
             layers=tuple(layers) if first.shards else first.layers,
         )
-        return cls(path, tuple(ranks), joined)
+        return cls(path, tuple(ranks), joined, Comparison())
+
+    @property
+    def ended(self) -> bool:
+        """Whether all processes came to the end."""
+        return all(rank_folder.ended for rank_folder in self.ranks)
 
     @property
     def fault(self) -> str:
+        """Why a recorder stopped before the training did; empty if none did."""
         return next(filter(None, (rank_folder.fault for rank_folder in self.ranks)), "")
-
-    @property
-    def lost_files(self) -> tuple[str, ...]:
-        """The lost files of all ranks."""
-        return tuple(f"{folder.path.name}/{name}" for folder in self.ranks for name in folder.lost_files)
-
-    @property
-    def has_internal(self) -> bool:
-        return all(rank_folder.has_internal for rank_folder in self.ranks)
-
-    @property
-    def has_canaries(self) -> bool:
-        return False
-
-    @property
-    def weights(self) -> Table | str:
-        """The digests of the model at the end, of the first rank; None if each rank holds rows of it."""
-        return self.ranks[0].weights
 
     @property
     def script(self) -> ScriptFacts | None:
@@ -158,8 +164,25 @@ class JoinedFolder:
         scripts = [rank_folder.script for rank_folder in self.ranks]
         return scripts[0] if all(script == scripts[0] for script in scripts) else None
 
+    def noted(self) -> tuple[int, Facts | None]:
+        """The facts that all processes noted last, and the number of steps that they cover; for a part without an end
+        that was read."""
+        noted = [rank_folder.noted() for rank_folder in self.ranks]
+        facts = None if any(rank_facts is None for _, rank_facts in noted) else noted[0][1]
+        if facts is not None and self.comparison is not None:
+            facts = self.comparison.interim
+        return min(step for step, _ in noted), facts
+
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
-        comparison, world = self.comparison, len(self.ranks)
+        """The steps of all processes together, then the facts of their ends."""
+        return self.ranks[0].steps() if self.comparison is None else self._joined_steps(self.comparison)
+
+    def internal(self) -> Iterator[InternalStep]:
+        """The internal parts of these steps."""
+        return self.ranks[0].internal() if self.comparison is None else self._joined_internal(self.comparison)
+
+    def _joined_steps(self, comparison: Comparison) -> Iterator[PublicStep | Facts | Scored]:
+        world = len(self.ranks)
         facts = {name: {getattr(rank_folder.header, name) for rank_folder in self.ranks} for name in (*_COMMON, "data")}
         comparison.other = {name: None for name in _COMMON if len(facts[name]) > 1}
         comparison.other_data, comparison.noise = len(facts["data"]) > 1, 0
@@ -207,8 +230,8 @@ class JoinedFolder:
             if rank_folder.header.shards and rank_folder.header.parameters
         ]
 
-    def internal(self) -> Iterator[InternalStep]:
-        comparison, world = self.comparison, len(self.ranks)
+    def _joined_internal(self, comparison: Comparison) -> Iterator[InternalStep]:
+        world = len(self.ranks)
         comparison.unequal = comparison.summed = comparison.shared = 0
         comparison.seeds = comparison.foreign = comparison.compared = 0
         comparison.parallel, seeds = (0.0, 0), [set[bytes]() for _ in range(world)]
@@ -228,7 +251,7 @@ class JoinedFolder:
                 comparison.shared += sum(len(np.unique(indices)) for indices in members) - len(np.unique(whole))
             observed = [step.rank for step in internal_steps if step.rank is not None]
             if len(observed) == world:
-                self._compare(observed, public[0], seeds)
+                self._compare(comparison, observed, public[0], seeds)
             largest = _worst([step.largest for step in internal_steps], 1.0)
             # The sum is too long for its contributions if it is on one rank.
             excess = _worst([step.sum_norm - count for step, count in zip(internal_steps, rows, strict=True)], 0.0)
@@ -243,8 +266,10 @@ class JoinedFolder:
                 members=whole,
             )
 
-    def _compare(self, observed: Sequence[RankStep], step: PublicStep, seeds: Sequence[set[bytes]]) -> None:
-        comparison, first = self.comparison, observed[0]
+    def _compare(
+        self, comparison: Comparison, observed: Sequence[RankStep], step: PublicStep, seeds: Sequence[set[bytes]]
+    ) -> None:
+        first = observed[0]
         comparison.compared += 1
         rows = [np.nan_to_num(rank_step.noise).astype(np.float64) for rank_step in observed if len(rank_step.noise)]
         if len(rows) > 1 and step.deviation > 0.0 and len({len(row) for row in rows}) == 1:
@@ -286,20 +311,6 @@ def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:
         parallel=(sum(parallel), sum(degrees)),
         other_data=any(comparison.other_data for comparison in comparisons),
     )
-
-
-def open_part(path: Path, stated: StatedFacts) -> RunFolder | JoinedFolder:
-    """The folder of a run of one process, or of all ranks; errors as :meth:`RunFolder.open`."""
-    ranks = path.is_dir() and any(_RANK.fullmatch(entry.name) for entry in path.iterdir())
-    if not ranks:
-        run_folder = RunFolder.open(path, stated)
-        if run_folder.header.world:
-            rank, world = run_folder.header.rank, run_folder.header.world
-            raise RecordingError(f"{path}: rank {rank} of {world}: check the folder that holds all ranks")
-        return run_folder
-    if (path / MARK).exists():
-        raise RecordingError(f"{path}: holds a run of one process, and ranks of another")
-    return JoinedFolder.open(path, stated)
 
 
 def _parameters(header: Header) -> Any:

@@ -9,31 +9,34 @@ import contextlib
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import get_args
+
+from msgspec.structs import replace
 
 from dpspec.errors import RecordingError, UsageError
 from dpspec_recording.folder import script_facts
-from dpspec_recording.folder.facts import Facts, of_parts
-from dpspec_recording.folder.header import MOST_PARTS, Header, Scheme
-from dpspec_recording.folder.joined_folder import (
-    Comparison,
-    JoinedFolder,
-    common_header,
-    joined_comparison,
-    open_part,
+from dpspec_recording.folder.events import (
+    MOST_PARTS,
+    UNSEEN,
+    Header,
+    InternalStep,
+    OptionChange,
+    PublicStep,
+    SavedState,
+    Scheme,
+    Scored,
 )
-from dpspec_recording.folder.run_folder import INTERNAL, MARK, STATES, STEPS, RunFolder, Scored
+from dpspec_recording.folder.facts import Facts, StatedFacts, of_parts
+from dpspec_recording.folder.part import Comparison, Part, common_header, joined_comparison
+from dpspec_recording.folder.reader import RunFolder, has_trained
 from dpspec_recording.folder.script_facts import ScriptFacts
-from dpspec_recording.folder.stated_fact import StatedFacts
-from dpspec_recording.folder.step_record import UNSEEN, InternalStep, OptionChange, PublicStep, SavedState
 from dpspec_recording.folder.weights import Table
+from dpspec_recording.folder.writer import INTERNAL, PUBLIC
 
 _PART = re.compile(r"part-([1-9][0-9]{0,3})", re.ASCII)
-
-Part: TypeAlias = RunFolder | JoinedFolder
 
 #: For readers of headers and states alone.
 _NO_FACTS: StatedFacts = ()
@@ -45,7 +48,7 @@ def part_of(folder: Path, number: int) -> Path:
 
 def next_part(folder: Path) -> int:
     """The number of the part that a recorder writes next."""
-    begun = (folder / MARK).exists() or any(folder.glob(f"rank-*/{MARK}"))
+    begun = (folder / PUBLIC).exists() or any(folder.glob(f"rank-*/{PUBLIC}"))
     return max([1, *_numbers(folder)]) + 1 if begun or _numbers(folder) else 1
 
 
@@ -67,28 +70,28 @@ def saved_parameters(folder: Path) -> list[str]:
     return digests
 
 
-def open_run(path: Path, stated: StatedFacts) -> "RunFolder | JoinedFolder | ResumedFolder":
-    """The folder of a run of one process, of all ranks, or of several parts; errors as :meth:`RunFolder.open`."""
+def open_run(path: Path, stated: StatedFacts) -> "Recording":
+    """The recording in a folder, of one process, of all ranks, or of several parts; errors as :meth:`Part.open`."""
     numbers = [1, *_numbers(path)]
     if len(numbers) == 1:
-        first = open_part(path, stated)
+        first = Part.open(path, stated)
         if first.header.part > 1:
             raise RecordingError(f"{path}: part {first.header.part} of a run: check the folder that holds all parts")
-        return first
+        return Recording((first,), first.header)
     if numbers != list(range(1, len(numbers) + 1)) or len(numbers) > MOST_PARTS:
         raise RecordingError(f"{path}: parts {', '.join(map(str, numbers[:9]))}: one is missing, or there are too many")
     numbers = [n for n in numbers if not _is_empty(part_of(path, n), last=n == numbers[-1])] or [1]
-    part_folders = [open_part(part_of(path, number), stated) for number in numbers]
+    part_folders = [Part.open(part_of(path, number), stated) for number in numbers]
     ended = list[bool]()
     for number, part in zip(numbers, part_folders, strict=True):
         if part.header.part != number and (number, part.header.part) != (1, 0):
             raise RecordingError(f"{part.path}: not the recording of this part")
         if difference := part_folders[0].header.differs(part.header):
             raise RecordingError(f"{part.path}: has another {difference} than the first part")
-        ended.append(all(rank_folder.ended for rank_folder in part.ranks))
+        ended.append(part.ended)
     states = [_states(part) for part in part_folders]
     seams = [_seam(numbers[: n + 1], states[:n], states[n]) for n in range(1, len(states))]
-    if seams and isinstance(part_folders[0], RunFolder) and not (part_folders[0].header.part or ended[0]):
+    if seams and part_folders[0].comparison is None and not (part_folders[0].header.part or ended[0]):
         text = "was killed and recorded without resume=True: its last steps may be missing"
         seams[0].doubts.append(("part 1", text))
     saved = tuple(
@@ -105,9 +108,7 @@ def open_run(path: Path, stated: StatedFacts) -> "RunFolder | JoinedFolder | Res
         share=min((header.share for header in headers if header.share is not None), default=None),
     )
     options = states[0][0][0].options if states[0] and states[0][0] else {}
-    return ResumedFolder(
-        part_folders[-1].path, tuple(part_folders), tuple(numbers), tuple(seams), header, options, saved
-    )
+    return Recording(tuple(part_folders), header, tuple(numbers), tuple(seams), options, saved, is_resumed=True)
 
 
 def _is_empty(part: Path, *, last: bool) -> bool:
@@ -116,12 +117,11 @@ def _is_empty(part: Path, *, last: bool) -> bool:
     Of the last part none may have noted it, because no later part shows that it starts with a state of an earlier one.
     """
     folders = [part, *part.glob("rank-*")]
-    logs = [folder / (INTERNAL if (folder / INTERNAL).exists() else STEPS) for folder in folders]
-    logs += [folder / STATES for folder in folders if last]
-    if any(log.exists() and log.stat().st_size for log in logs):
+    logs = [folder / (INTERNAL if (folder / INTERNAL).exists() else PUBLIC) for folder in folders]
+    if any(has_trained(log, or_began=last) for log in logs):
         return False
     try:
-        return not all(_states(open_part(part, _NO_FACTS)))
+        return not all(_states(Part.open(part, _NO_FACTS)))
     except RecordingError:
         return True
 
@@ -151,56 +151,60 @@ class Seam:
 
 
 @dataclass(frozen=True)
-class ResumedFolder:
-    """The folders of all parts, with the methods of :class:`RunFolder`.
+class Recording:
+    """The parts of a training, one after the other as one table of steps.
 
-    path: of the last part. numbers: of all parts; empty ones are omitted. options: at the start. saved: the step of
-    each part's last saved state. Known after reading: starts, lengths and covered, the numbers of steps before each
-    part, of the part, and of those that its facts cover; and missing, the numbers of the parts whose facts do not cover
-    the checkpoint that others continue.
+    numbers: of all parts; empty ones are omitted. options: at the start. saved: the step of each part's last saved
+    state. is_resumed: whether the folder has later parts. Known after reading if it is: starts, lengths and covered,
+    the numbers of steps before each part, of the part, and of those that its facts cover; and missing, the numbers of
+    the parts whose facts do not cover the checkpoint that others continue.
     """
 
-    path: Path
     parts: tuple[Part, ...]
-    numbers: tuple[int, ...]
-    seams: tuple[Seam, ...]
     header: Header
-    options: Mapping[str, OptionChange]
-    saved: tuple[int, ...]
+    numbers: tuple[int, ...] = (1,)
+    seams: tuple[Seam, ...] = ()
+    options: Mapping[str, OptionChange] = field(default_factory=dict)
+    saved: tuple[int, ...] = ()
+    is_resumed: bool = False
     starts: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     covered: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
 
     @property
+    def path(self) -> Path:
+        """The folder of the last part."""
+        return self.parts[-1].path
+
+    @property
     def fault(self) -> str:
+        """Why the recorder of the last part stopped before the training did; empty if it did not."""
         return self.parts[-1].fault
 
     @property
-    def lost_files(self) -> tuple[str, ...]:
-        """The lost files of all parts."""
-        numbered = zip(self.numbers, self.parts, strict=True)
-        return tuple(f"{name} of part {number}" for number, part in numbered for name in part.lost_files)
-
-    @property
     def has_internal(self) -> bool:
-        return all(part.has_internal for part in self.parts)
+        """Whether no internal log was withheld."""
+        return all(rank_folder.has_internal for part in self.parts for rank_folder in part.ranks)
 
     @property
     def has_canaries(self) -> bool:
-        return self.parts[-1].has_canaries
+        """Whether the last part has scores."""
+        return self.parts[-1].comparison is None and self.parts[-1].ranks[0].has_canaries
 
     @property
     def weights(self) -> Table | str:
-        """The digests of the model at the end of the last part."""
-        return self.parts[-1].weights
+        """The digests of the model at the end, which the first rank has unless each rank holds rows of it."""
+        return self.parts[-1].ranks[0].weights
 
     @property
     def script(self) -> ScriptFacts | None:
         """The script around all parts; None unless a recorder of whole scripts saw the end of each."""
         scripts = [part.script for part in self.parts]
         whole_scripts = [script for script in scripts if script is not None]
-        return script_facts.of_parts(whole_scripts) if len(whole_scripts) == len(scripts) else None
+        if not self.is_resumed or len(whole_scripts) < len(scripts):
+            return None if self.is_resumed else scripts[0]
+        return script_facts.of_parts(whole_scripts)
 
     @property
     def joints(self) -> list[tuple[int, Seam]]:
@@ -226,9 +230,15 @@ class ResumedFolder:
     def comparison(self) -> Comparison | None:
         """The comparison of ranks over all parts."""
         comparisons = [part.comparison for part in self.parts if part.comparison is not None]
+        if not self.is_resumed:
+            return self.parts[0].comparison
         return joined_comparison(comparisons) if comparisons else None
 
     def steps(self) -> Iterator[PublicStep | Facts | Scored]:
+        """The steps of all parts, then the facts of the end and the scores, if the last part has these."""
+        if not self.is_resumed:
+            yield from self.parts[0].steps()
+            return
         for column in (self.starts, self.lengths, self.covered, self.missing):
             column.clear()
         step_count, facts = 0, list[Facts]()
@@ -245,11 +255,7 @@ class ResumedFolder:
                     end = entry
             covered, fact = step_count - begun, end
             if end is None:
-                noted = [rank_folder.noted() for rank_folder in part.ranks]
-                covered = min(step for step, _ in noted)
-                all_noted = all(rank_facts is not None for _, rank_facts in noted)
-                first_rank_facts = noted[0][1] if all_noted else None
-                fact = part.comparison.interim if all_noted and part.comparison is not None else first_rank_facts
+                covered, fact = part.noted()
             self.lengths.append(step_count - begun)
             self.covered.append(min(covered, step_count - begun))
             needed = max((s.source[1] for s in self.seams if s.source and s.source[0] == part_index), default=0)
@@ -264,6 +270,7 @@ class ResumedFolder:
             yield from after
 
     def internal(self) -> Iterator[InternalStep]:
+        """The internal parts of these steps."""
         step_count = 0
         for part in self.parts:
             for step in part.internal():
