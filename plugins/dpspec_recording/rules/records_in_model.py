@@ -105,8 +105,8 @@ class RecordsInModel(InputRule[HeldRecords]):
     def _compare_read_rows(self, tables: Sequence[Any]) -> None:
         """Count the rows of the dataset that replayed steps read outside of their batch."""
         if self._replayer is not None:
-            tables = tables or list(self._replayer.read.tables.values())
-            counts = (rows_in(rows, table) for rows in self._replayer.other_rows.rows.values() for table in tables)
+            tables = tables or list(self._replayer.origins.constants.tables.values())
+            counts = (rows_in(rows, table) for rows in self._replayer.origins.rows.values() for table in tables)
             self._read = max(counts, default=0)
 
     def _search(self, tables: Sequence[Any]) -> None:

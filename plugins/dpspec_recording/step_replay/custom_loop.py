@@ -23,16 +23,15 @@ from torch import Tensor
 
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
-from dpspec_recording.step_replay.carried_values import CarriedValues
+from dpspec_recording.step_replay.dependencies import TracedStep
 from dpspec_recording.step_replay.facts import ReplacedTensors, ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
+from dpspec_recording.step_replay.origins import BATCH_BEFORE, SumOrigins
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
-from dpspec_recording.step_replay.other_rows import OtherRows
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.projected_sums import flat, projected_sum
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
-from dpspec_recording.step_replay.read_vectors import ReadVectors
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 from dpspec_recording.step_replay.watch import ALWAYS, SHARE, chosen
 
@@ -91,11 +90,12 @@ class ReplayedLoop:
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = self._mixed = self._carried = self._longest = 0.0
         self._replaced = ReplacedTensors()
-        self._carrying = self._projected = self._reading_radius = 0
-        self._values_of_batch = CarriedValues(self._parameters, self._pauses)
+        self._projected = self._reading_radius = 0
+        #: What the sums of traced steps depend on.
+        self.origins = SumOrigins(self._parameters, pauses)
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self.numbers, self.read, self.other_rows = PythonNumbers(), ReadVectors(), OtherRows()
+        self.numbers = PythonNumbers()
         self.own_updates = OwnUpdates(optimizer, self._parameters)
         #: The steps of other optimizers, whose gradients may read records.
         self.others = OtherOptimizers(self._parameters, model_tensors)
@@ -130,7 +130,7 @@ class ReplayedLoop:
             gradients=mixed,
             longest=longest,
             failure=self.abstained,
-            carrying=self._carrying,
+            carrying=self.origins.steps[BATCH_BEFORE],
             varying=self.numbers.varying,
             reading=self.numbers.reading,
             testing=self.numbers.testing,
@@ -150,7 +150,7 @@ class ReplayedLoop:
         traced |= self.others.choose_step()
         traced &= not is_script_mode_active()
         if not traced:
-            self._values_of_batch.stop()
+            self.origins.between.stop()
         if not (traced or self._audits.audited) or is_script_mode_active():
             return
         self._calls.start()
@@ -164,7 +164,7 @@ class ReplayedLoop:
         if self._trace is not None:
             self._trace.stop()
             if _QUANTITIES[0] in self._reported:
-                self._values_of_batch.follow(self._trace.operations[self._reported[_QUANTITIES[0]][2] :])
+                self.origins.between.follow(self._trace.operations[self._reported[_QUANTITIES[0]][2] :])
             self._replay_update(self._trace)
             self._trace = None
         self._batch_tensors, self._find_records, self._reported = [], None, {}
@@ -368,15 +368,16 @@ class ReplayedLoop:
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
         self.numbers.note(trace.operations, batch)
-        omitted = {*self._trained, *map(id, batch)}
-        self.read.note(trace, omitted, dataset_records)
+        known = {*self._trained, *map(id, batch)}
+        self.origins.constants.note(TracedStep(trace, batch, known), dataset_records)
         find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
         self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
-        self._carrying += self._values_of_batch.move(trace, sums, {*map(id, batch)})
+        records_of_batch = self._records_of_batch(drawn, records)
+        self.origins.note(TracedStep(trace, batch, {*known, *map(id, drawn)}, drawn=records_of_batch), sums)
         of_batch = [*batch, *drawn]  # the loop may read the same records again after its sum
-        self._values_of_batch.begin(trace, of_batch, sums)
+        self.origins.between.begin(trace, of_batch, sums)
         dataset = set(map(address_of, trace.tensors_before()))
-        self._values_of_batch.forget([tensor for tensor in of_batch if address_of(tensor) in dataset])
+        self.origins.between.of_batch.forget([tensor for tensor in of_batch if address_of(tensor) in dataset])
 
         projection = projected_sum(trace, sums, clip_norm)
 
@@ -435,10 +436,14 @@ class ReplayedLoop:
         if projection is not None:
             self._projected += 1
             self._reading_radius += projection.reads_tensors
-        if len(drawn) == 1 and len(drawn[0]) == records:
-            indices = drawn[0].detach().reshape(-1).long()
-            of_dataset = [table[indices.to(table.device)] for table in self.read.tables.values()]
-            self.other_rows.note(trace, sums, {*omitted, *map(id, drawn)}, of_dataset)
+
+    def _records_of_batch(self, drawn: Sequence[Tensor], records: int) -> DrawnRecords | None:
+        """The drawn rows of the tensors with a row for each record of the dataset."""
+        if len(drawn) != 1 or len(drawn[0]) != records:
+            return None
+        indices = drawn[0].detach().reshape(-1).long()
+        tables = self.origins.constants.tables.values()
+        return DrawnRecords(tuple(table[indices.to(table.device)] for table in tables), indices, 0)
 
     def _omits(self, trace: StepTrace, batch: Sequence[Tensor], drawn: Sequence[Tensor], records: int) -> str:
         """The operation that picks rows of data by the drawn indices, if they are not among the batch; else empty."""

@@ -20,20 +20,16 @@ from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
-from dpspec_recording.step_replay.carried_values import CarriedValues
-from dpspec_recording.step_replay.dataset_values import DatasetValues, sums_move
+from dpspec_recording.step_replay.dependencies import TracedStep
 from dpspec_recording.step_replay.facts import ReplacedTensors, ReplayFacts, SizeFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec_recording.step_replay.measure import StepReplay, measure
+from dpspec_recording.step_replay.origins import BATCH_BEFORE, DATASET, ROWS, TABLE, SumOrigins
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
-from dpspec_recording.step_replay.other_rows import OtherRows
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
-from dpspec_recording.step_replay.read_vectors import ReadVectors
-from dpspec_recording.step_replay.read_weights import ReadWeights
-from dpspec_recording.step_replay.record_tables import reads_record_table
 from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
 
 if TYPE_CHECKING:
@@ -100,18 +96,14 @@ class ReplayedSteps:
         self._known_batches: list[tuple[Tensor, int]] = []  # public ones, with the number of operations before
         self._model, self._optimizer, self._audits, self._ghost = model, optimizer, audits, ghost
         self.pauses = pauses or Pauses()
-        self._of_dataset = DatasetValues(dataset, model.parameters())
+        #: What the sums of traced steps depend on.
+        self.origins = SumOrigins(list(model.parameters()), self.pauses, dataset, earlier)
+        self._between, self._of_dataset = self.origins.between, self.origins.between.of_dataset
         self._calls = StepCalls(self.pauses)
         self._calls.observe = self._of_dataset.follow_call
         #: Whether the first dimension of the model's inputs and outputs is the batch, not time.
         self._batch_first = bool(getattr(model, "batch_first", True))
         self._known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        self._carried = CarriedValues(list(model.parameters()), self.pauses, self._of_dataset)
-        #: The number of steps whose sum depends on values that the script computed from the batch before.
-        self.carrying = 0
-        #: The number of steps whose sum depends on a table that depends on all records, and on values that the script
-        #: computed from the dataset between steps.
-        self.tables = self.computing = 0
         self._random = random.SystemRandom()
         self._started, self._seconds = time.monotonic(), 0.0
         self._trace: StepTrace | None = None
@@ -140,9 +132,7 @@ class ReplayedSteps:
         self.abstained = ""
         #: Of the noisy gradient between its noise and the update.
         self.maps = GradientMaps()
-        self.numbers, self.read, self.other_rows = PythonNumbers(), ReadVectors(), OtherRows()
-        #: Weights that the script trained before, and that a step reads.
-        self.read_weights = ReadWeights(earlier)
+        self.numbers = PythonNumbers()
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.own_updates = OwnUpdates(getattr(optimizer, "original_optimizer", None), parameters)
         #: The steps of other optimizers, whose gradients may read records.
@@ -172,12 +162,12 @@ class ReplayedSteps:
             gradients=gradients,
             longest=0.0,  # a replay without a record bounds contributions
             failure=self.abstained,
-            carrying=self.carrying,
+            carrying=self.origins.steps[BATCH_BEFORE],
             varying=self.numbers.varying,
             reading=self.numbers.reading,
             testing=self.numbers.testing,
-            tables=self.tables,
-            computing=self.computing,
+            tables=self.origins.steps[TABLE],
+            computing=self.origins.steps[DATASET],
             sizes=self._size_facts(),
             exchanging=self._exchanging,
             replaced=self._replaced.names,
@@ -252,7 +242,7 @@ class ReplayedSteps:
         for public_loader in () if self._public is None else self._public.loaders:
             note_batches(public_loader, lambda batch, _: guarded(lambda: self._note_public(batch)), undo)
         undo.callback(self.stop)
-        undo.callback(self._carried.stop)
+        undo.callback(self._between.stop)
 
     def _before_any_step(self, optimizer: Any) -> None:
         """Another optimizer steps, as of a generator.
@@ -276,7 +266,7 @@ class ReplayedSteps:
             self._is_interrupted |= bool(self._updated)
             if self._updated and not self._sees_loads:  # the next forward pass may begin the next step
                 self.stop()
-                self._carried.start()
+                self._between.start()
         else:
             self.stop()
             self._is_interrupted = self._is_dropped = True
@@ -326,7 +316,7 @@ class ReplayedSteps:
 
     def _load(self, batch: Any, records: int) -> None:
         """The loader returns a batch: another one of the step if a forward pass began, else the first."""
-        self._carried.stop(keep=True)
+        self._between.stop(keep=True)
         self._of_dataset.add(tensors_in(batch))
         if self._given_up or self._compiles or not self._steps:
             return
@@ -343,7 +333,7 @@ class ReplayedSteps:
         trains = torch.is_grad_enabled() and self._model.training
         # a pass without gradients, between steps, may compute values that the next step reads
         if trains or not self._of_dataset.is_followed:
-            self._carried.stop(keep=True)
+            self._between.stop(keep=True)
         if self._trace is not None and not self._segments:
             is_read = not self._trace.failure and comes_from(self._trace, inputs, self._loaded)
             if self.others.replays and trains and not is_read and not self._trace.failure:
@@ -383,7 +373,7 @@ class ReplayedSteps:
         return self._is_interrupted and any(gradient is not None for gradient in held)
 
     def _choose(self) -> bool:
-        is_asked, self._searches = self._of_dataset.ask_for_trace(self._steps + 1), False
+        is_asked, self._searches = self.origins.choose_step(self._steps + 1), False
         if self._calls.are_new:  # a changed loss may be another reduction
             self._unsized = 0
             return True
@@ -424,7 +414,7 @@ class ReplayedSteps:
             elif not self._is_passed and not self._compiles:
                 self.abstained = _NO_PASS
             self._calls.stop()
-            self._carried.stop()
+            self._between.stop()
             return
         complete = [total for total in sums() if total is not None]
         with torch.autocast(complete[0].device.type if complete else "cpu", enabled=False):
@@ -435,9 +425,9 @@ class ReplayedSteps:
         assert trace is not None
         self.stop(keep=True)
         drawn = self._drawn()
-        lengths = len(self._inputs[0]), 0 if drawn is None else drawn.records
-        computed = [] if trace.failure else self._of_dataset.read_by(trace, self._omitted(), lengths)
-        if self._searches and not computed:  # a trace costs about a step, and a replay tens of steps
+        step = TracedStep(trace, self._inputs, self._omitted(), drawn=drawn)
+        # a trace costs about a step, and a replay tens of steps
+        if self._searches and (trace.failure or not self.origins.read(step, DATASET)):
             self._forget()
             return
         self._tried += 1
@@ -470,14 +460,10 @@ class ReplayedSteps:
             trace.give_up(trace.exchanged)
         if not trace.failure:
             self.numbers.note(trace.operations, [*self._loaded, *self._inputs])
-            self._follow(trace, sums)
-            self._search_tables(trace, sums)
-            self.read.note(trace, self._omitted())
-            if not replay.abstained:
-                self.read_weights.note(trace, sums, self._omitted())
-            self.computing += sums_move(trace, sums, computed)
-            if drawn is not None and len(self._segments) == 1 and not replay.abstained:
-                self.other_rows.note(trace, sums, self._omitted(), drawn.rows)
+            self.origins.constants.note(step)
+            # rows of other physical batches are outside of this one
+            self.origins.note(step, sums, () if len(self._segments) == 1 else (ROWS,))
+            self._between.begin(trace, [*self._loaded, *self._inputs])
         if not self._ghost and self._unsized >= 0:
             self._unsized += 1
         if not self._ghost and self._batch_first:
@@ -583,7 +569,7 @@ class ReplayedSteps:
             return
         if gradient_map.gives(values, gradients):
             batch = self._traced_batch(trace)
-            is_carried = any(map(self._carried.held_before, gradient_map.inputs))
+            is_carried = any(tensor in self._between.before for tensor in gradient_map.inputs)
             find_records = partial(self._find_records, trace, batch, self._drawn())
             is_moved = is_carried or gradient_map.moves(values, batch, find_records)
             reads_public = bool(gradient_map.inputs) or gradient_map.reads_known
@@ -593,15 +579,6 @@ class ReplayedSteps:
     def _find_records(self, trace: StepTrace, batch: Sequence[Tensor], drawn: DrawnRecords | None) -> HeldRecords:
         omitted = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
         return HeldRecords(trace, batch, list(map(trace.value_before, batch)), drawn, omitted=omitted)
-
-    def _follow(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
-        """Look for values of the batch before in this step, and follow the values of this batch."""
-        batch = [*self._loaded, *self._inputs]
-        self.carrying += self._carried.move(trace, sums, {*map(id, batch)})
-        self._carried.begin(trace, batch)
-
-    def _search_tables(self, trace: StepTrace, sums: Sequence[Tensor]) -> None:
-        self.tables += reads_record_table(trace, sums, self._drawn(), self._omitted())
 
     def _omitted(self) -> set[int]:
         """The numbers (``id``) of the tensors of the batch, and of the trained parameters."""
@@ -645,7 +622,7 @@ class ReplayedSteps:
         self._chosen, self._is_interrupted, self._is_dropped = None, False, False
         trace = self._trace
         if trace is not None and self._is_noised:
-            self._carried.follow(trace.operations[self._noised :])
+            self._between.follow(trace.operations[self._noised :])
         continues = trace is not None and not trace.failure and bool(self.others.replays)
         self.stop(keep=continues)
         is_measured = self._replayed > self._replayed_before
@@ -653,7 +630,7 @@ class ReplayedSteps:
         self._calls.end_step(replayed=is_tried, abstained="" if is_measured else self.abstained)
         self._tried_before, self._replayed_before, self._is_passed = self._tried, self._replayed, False
         if trace is None or not continues:
-            self._carried.start()
+            self._between.start()
             return
         self._batch = self._traced_batch(trace)
         self._updated, self._records = len(trace.operations), self._drawn()
@@ -668,7 +645,7 @@ class ReplayedSteps:
             return
         self._trace.stop()
         if self._updated:
-            self._carried.follow(self._trace.operations[self._updated :])
+            self._between.follow(self._trace.operations[self._updated :])
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

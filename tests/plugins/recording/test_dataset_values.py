@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.step_replay.calls import Pauses, StepCalls
-from dpspec_recording.step_replay.carried_values import CarriedValues
-from dpspec_recording.step_replay.dataset_values import DatasetValues, sums_move
+from dpspec_recording.step_replay.dependencies import TracedStep
+from dpspec_recording.step_replay.held_records import DrawnRecords
+from dpspec_recording.step_replay.origins import DATASET, SumOrigins
 from dpspec_recording.step_replay.trace import StepTrace
 
 pytest.importorskip("opacus")
@@ -21,20 +22,30 @@ pytest.importorskip("opacus")
 RECORDS, WIDTH, BATCH = 50, 6, 7
 
 
-def moves(compute: Callable[[Tensor], Tensor], step: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Whether the sum of a step moves with what the script computed of the dataset before."""
-    x, weight = torch.randn(RECORDS, WIDTH), torch.ones(WIDTH)
-    values = DatasetValues([x], [weight])
-    follows = CarriedValues([weight], Pauses(), values)
-    follows.start()
-    computed = compute(x)
-    batch = torch.randn(BATCH, WIDTH)
-    follows.stop()
-    trace = StepTrace()
+def origins(x: Tensor, *parameters: Tensor) -> SumOrigins:
+    return SumOrigins(parameters, Pauses(), [x])
+
+
+def is_moved(found: SumOrigins, step: Callable[[Tensor, Tensor], Tensor], computed: Tensor) -> bool:
+    """Whether the sum of a step moves with values that the script computed of the dataset or of earlier batches."""
+    batch, trace = torch.randn(BATCH, WIDTH), StepTrace()
     trace.start()
     total = step(batch, computed)
     trace.stop()
-    return sums_move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS)))
+    found.steps.clear()
+    drawn = DrawnRecords((), torch.arange(BATCH), RECORDS)
+    found.note(TracedStep(trace, [batch], {id(batch)}, drawn=drawn), [total])
+    return found.steps[DATASET] > 0
+
+
+def moves(compute: Callable[[Tensor], Tensor], step: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """The same of what it computes now."""
+    x, weight = torch.randn(RECORDS, WIDTH), torch.ones(WIDTH)
+    found = origins(x, weight)
+    found.between.start()
+    computed = compute(x)
+    found.between.stop()
+    return is_moved(found, step, computed)
 
 
 def centered(batch: Tensor, computed: Tensor) -> Tensor:
@@ -68,46 +79,40 @@ def test_labels_of_the_batch_and_tables_of_all_records_are_other_tests():
 
 def test_one_step_in_each_doubling_is_traced_while_values_exist():
     x = torch.randn(RECORDS, WIDTH)
-    values = DatasetValues([x], [])
-    follows = CarriedValues([], Pauses(), values)
-    assert not values.ask_for_trace(2)
-    follows.start()
+    found = origins(x)
+    assert not found.choose_step(2)
+    found.between.start()
     kept = [x.mean(0)]
-    follows.stop()
-    assert [step for step in range(2, 40) if values.ask_for_trace(step)] == [2, 4, 8, 16, 32]
+    found.between.stop()
+    assert [step for step in range(2, 40) if found.choose_step(step)] == [2, 4, 8, 16, 32]
     kept.clear()
-    values.forget_released()
-    assert not values.ask_for_trace(64)
+    found.between.of_dataset.forget_released()
+    assert not found.choose_step(64)
 
 
 def test_calls_within_a_step_are_followed_from_its_batch():
-    values, table = DatasetValues([torch.randn(RECORDS, WIDTH)], []), torch.zeros(3, WIDTH)
+    found, table = origins(torch.randn(RECORDS, WIDTH)), torch.zeros(3, WIDTH)
     calls = StepCalls()
-    calls.observe = values.follow_call
-    batch, earlier = torch.randn(BATCH, WIDTH), torch.randn(BATCH + 1, WIDTH)
-    values.add([earlier])
+    calls.observe = found.between.of_dataset.follow_call
+    earlier = torch.randn(BATCH + 1, WIDTH)
+    found.between.of_dataset.add([earlier])
     calls.start()
     table[1] = earlier.square().mean(0)
     public = torch.zeros_like(earlier) + 1.0
     calls.stop()
-    for computed, is_moved in ((table, True), (public, False)):
-        trace = StepTrace()
-        trace.start()
-        total = centered(batch, computed[1])
-        trace.stop()
-        assert sums_move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS))) == is_moved
+    for computed, moved in ((table, True), (public, False)):
+        assert is_moved(found, lambda batch, computed: centered(batch, computed[1]), computed) == moved
 
 
 def test_a_tensor_without_a_memory_ends_the_search_alone(monkeypatch):
     x = torch.randn(RECORDS, WIDTH)
-    values = DatasetValues([x], [])
-    follows = CarriedValues([], Pauses(), values)
-    follows.start()
-    monkeypatch.setattr("dpspec_recording.step_replay.dataset_values.written_by", None)
+    found = origins(x)
+    found.between.start()
+    monkeypatch.setattr("dpspec_recording.step_replay.followed_values.written_by", None)
     assert x.mean(0).shape == (WIDTH,)
-    follows.stop()
-    assert not values.is_followed
-    assert not values.ask_for_trace(2)
+    found.between.stop()
+    assert not found.between.of_dataset.is_followed
+    assert not found.choose_step(2)
 
 
 class OfBatches:
