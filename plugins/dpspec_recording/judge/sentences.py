@@ -31,6 +31,7 @@ from dpspec_recording.rules import duplicate_records, loaded_weights, second_opt
 from dpspec_recording.rules.duplicate_records import CopyFacts
 from dpspec_recording.rules.loaded_weights import LoadFacts
 from dpspec_recording.rules.second_optimizer import OtherOptimizers
+from dpspec_recording.step_replay.facts import NUMBER
 
 F = TypeVar("F")
 
@@ -225,7 +226,7 @@ def _not_replayed(run: RecordedRun) -> str:
 def _varying(run: RecordedRun) -> str:
     """Whether operations of the sum use numbers that a replay repeats, although they vary: from earlier losses?"""
     replays = run.fact(Replays)
-    if replays is None or not replays.varying or replays.reading:
+    if replays is None or not replays.varying or replays.origins.get(NUMBER):
         return ""
     return "; the loss uses numbers that vary between steps (no loss of earlier steps)"
 

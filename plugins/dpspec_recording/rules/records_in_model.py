@@ -4,8 +4,6 @@ The mistakes: the released buffer is a copy of records, or an exact statistic::
 
     model.register_buffer("prototypes", x[:10])
     model.register_buffer("mean", x.mean(0))
-
-Rows of the dataset that replayed steps read outside of their batch, such as anchors, are in the losses of all records.
 """
 
 import contextlib
@@ -15,15 +13,14 @@ from typing import Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
-from dpspec.text import joined, several
+from dpspec.text import joined
 from dpspec_recording.rules.derived_values import Statistics
 from dpspec_recording.rules.model_inputs import InputRule
 from dpspec_recording.watching.memory_rows import attributes_with_rows, tensors_of
 
 RULE = Rule(
     name="records-in-model",
-    summary="a buffer, a parameter or an attribute of the model holds rows of the dataset, or statistics of rows; or a "
-    "step reads rows of the dataset outside of its batch",
+    summary="a buffer, a parameter or an attribute of the model holds rows of the dataset, or statistics of rows",
     why="A released buffer is a copy or an exact mean of these records, and a forward pass that reads it makes others "
     "depend on them.",
     fix="Keep records out of the model: scale by public constants, and begin prototypes and inducing points with "
@@ -45,13 +42,11 @@ _MOST_NUMBERS = 2**26
 class HeldRecords:
     """By the kind and name of a tensor of the model, the number of its rows that are records.
 
-    statistics: the kinds and names of tensors and numbers that are statistics of columns. read: the number of rows of
-    the dataset that a replayed step read outside of its batch, and that moved its sum.
+    statistics: the kinds and names of tensors and numbers that are statistics of columns.
     """
 
     rows_by_tensor: Mapping[str, Count]
     statistics: tuple[str, ...] = ()
-    read: Count = 0
 
 
 class RecordsInModel(InputRule[HeldRecords]):
@@ -64,11 +59,8 @@ class RecordsInModel(InputRule[HeldRecords]):
         self._input: Any = None
         self._held: dict[str, int] = {}
         self._statistics: set[str] = set()
-        self._replayer: Any = None
-        self._read = 0
 
     def start(self, setup: RuleSetup) -> None:
-        self._replayer = setup.replayer
         if not hasattr(setup.model, "named_modules"):
             return
         self._model, self._loader = setup.model, setup.loader
@@ -98,16 +90,7 @@ class RecordsInModel(InputRule[HeldRecords]):
         if model is not None:
             with contextlib.suppress(Exception):
                 self._search([*_tables(loader), *([] if rows is None else [rows.detach()])])
-            with contextlib.suppress(Exception):
-                self._compare_read_rows(_tables(loader))
-        self._model = self._loader = self._replayer = None
-
-    def _compare_read_rows(self, tables: Sequence[Any]) -> None:
-        """Count the rows of the dataset that replayed steps read outside of their batch."""
-        if self._replayer is not None:
-            tables = tables or list(self._replayer.origins.constants.tables.values())
-            counts = (rows_in(rows, table) for rows in self._replayer.origins.rows.values() for table in tables)
-            self._read = max(counts, default=0)
+        self._model = self._loader = None
 
     def _search(self, tables: Sequence[Any]) -> None:
         from dpspec_recording.shards import local
@@ -124,17 +107,12 @@ class RecordsInModel(InputRule[HeldRecords]):
     def facts(self) -> HeldRecords:
         statistics = tuple(sorted(self._statistics - set(self._held))[:_MOST_NAMES])
         rows_by_tensor = dict(sorted(self._held.items())[:_MOST_NAMES])
-        return HeldRecords(rows_by_tensor=rows_by_tensor, statistics=statistics, read=self._read)
+        return HeldRecords(rows_by_tensor=rows_by_tensor, statistics=statistics)
 
     @staticmethod
     def caution(facts: HeldRecords, run: RuleRun) -> str:
         if not facts.rows_by_tensor and not facts.statistics:
-            if not facts.read:
-                return ""
-            return (
-                f"Other values of {several(facts.read, 'row')} of the dataset, outside of the batch, moved the sum of "
-                "a replayed step (anchors, exemplars, a support set): these records change the gradients of all others."
-            )
+            return ""
         phrases = [
             f"{name} holds {count} row{'' if count == 1 else 's'}" for name, count in facts.rows_by_tensor.items()
         ]

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
-from dpspec_recording.step_replay.dependencies import TracedStep
-from dpspec_recording.step_replay.facts import ReplacedTensors, ReplayFacts
+from dpspec_recording.step_replay.dependencies import Place, TracedStep, replay_with
+from dpspec_recording.step_replay.facts import NUMBER, RADIUS, ReplacedTensors, ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
-from dpspec_recording.step_replay.origins import BATCH_BEFORE, SumOrigins
+from dpspec_recording.step_replay.origins import SumOrigins
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.projected_sums import flat, projected_sum
@@ -90,7 +90,7 @@ class ReplayedLoop:
         self._steps = self._tried = self._replayed = self._replacements = 0
         self._moved = self._mixed = self._carried = self._longest = 0.0
         self._replaced = ReplacedTensors()
-        self._projected = self._reading_radius = 0
+        self._projected = 0
         #: What the sums of traced steps depend on.
         self.origins = SumOrigins(self._parameters, pauses)
         #: Of the noisy gradient between its noise and the update.
@@ -117,8 +117,7 @@ class ReplayedLoop:
 
     @property
     def facts(self) -> ReplayFacts:
-        """``outputs``: the move of the sum if the sum of the step before grows by 1; ``gradients``: the largest change
-        of the contributions of other records in clip norms."""
+        """What the replays found."""
         measured = (self._moved, self._carried, self._mixed, self._longest)
         moved, carried, mixed, longest = (min(number, 1e9) for number in measured)
         return ReplayFacts(
@@ -126,18 +125,15 @@ class ReplayedLoop:
             replayed=self._replayed,
             replacements=self._replacements,
             moved=moved,
-            outputs=carried,
-            gradients=mixed,
+            interaction=mixed,
+            earlier_sum=carried,
             longest=longest,
             failure=self.abstained,
-            carrying=self.origins.steps[BATCH_BEFORE],
+            origins={**+self.origins.steps},
             varying=self.numbers.varying,
-            reading=self.numbers.reading,
             testing=self.numbers.testing,
-            tables=0,
             sizes=None,  # no step is replayed at another batch size
             projected=self._projected,
-            reading_radius=self._reading_radius,
             replaced=self._replaced.names,
             unreplayed=self._calls.unreplayed if self._replayed else (self.abstained or _NO_SUM,),
         )
@@ -367,13 +363,13 @@ class ReplayedLoop:
         batch = batch or self._drawn_rows(trace, drawn, records, dataset_records) or _indices(trace, drawn, records)
         if not batch:
             raise AbstainError("it has no tensor with a row for each drawn record")
-        self.numbers.note(trace.operations, batch)
+        self.origins.steps[NUMBER] += self.numbers.note(trace.operations, batch)
         known = {*self._trained, *map(id, batch)}
         self.origins.constants.note(TracedStep(trace, batch, known), dataset_records)
         find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
         self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
-        records_of_batch = self._records_of_batch(drawn, records)
-        self.origins.note(TracedStep(trace, batch, {*known, *map(id, drawn)}, drawn=records_of_batch), sums)
+        in_dataset = self._in_dataset(drawn, records, dataset_records)
+        self.origins.note(TracedStep(trace, batch, {*known, *map(id, drawn)}, drawn=in_dataset), sums)
         of_batch = [*batch, *drawn]  # the loop may read the same records again after its sum
         self.origins.between.begin(trace, of_batch, sums)
         dataset = set(map(address_of, trace.tensors_before()))
@@ -398,7 +394,7 @@ class ReplayedLoop:
                     raise
                 return repeated(changed, parameters)
 
-        carried = flat(trace.replay_with_other_memory(earlier, sums))
+        carried = flat(replay_with(trace, sums, [Place(total) for total in earlier], 1.0, 1.0))
         self._carried = max(self._carried, float((carried - flat(executed)).norm()) / clip_norm)
         first = flat(executed) if projection is None else repeated([], {})
         moved = 0.0
@@ -435,15 +431,7 @@ class ReplayedLoop:
         self._replaced.note(batch)
         if projection is not None:
             self._projected += 1
-            self._reading_radius += projection.reads_tensors
-
-    def _records_of_batch(self, drawn: Sequence[Tensor], records: int) -> DrawnRecords | None:
-        """The drawn rows of the tensors with a row for each record of the dataset."""
-        if len(drawn) != 1 or len(drawn[0]) != records:
-            return None
-        indices = drawn[0].detach().reshape(-1).long()
-        tables = self.origins.constants.tables.values()
-        return DrawnRecords(tuple(table[indices.to(table.device)] for table in tables), indices, 0)
+            self.origins.steps[RADIUS] += projection.reads_tensors
 
     def _omits(self, trace: StepTrace, batch: Sequence[Tensor], drawn: Sequence[Tensor], records: int) -> str:
         """The operation that picks rows of data by the drawn indices, if they are not among the batch; else empty."""
@@ -525,11 +513,15 @@ class ReplayedLoop:
         dataset_records: int | None,
     ) -> HeldRecords:
         """The other places at which the step holds the records of its batch."""
-        indices = _indices_of(drawn)
-        in_dataset = None
-        if dataset_records and len(indices) == records and bool((indices < dataset_records).all()):
-            in_dataset = DrawnRecords((), indices, dataset_records)
+        in_dataset = self._in_dataset(drawn, records, dataset_records)
         return HeldRecords(trace, batch, [tensor.detach() for tensor in batch], in_dataset, omitted=self._trained)
+
+    @staticmethod
+    def _in_dataset(drawn: Sequence[Tensor], records: int, dataset_records: int | None) -> DrawnRecords | None:
+        """The drawn records in the dataset; None if they are not known."""
+        indices = _indices_of(drawn)
+        is_known = dataset_records and len(indices) == records and bool((indices < dataset_records).all())
+        return DrawnRecords((), indices, dataset_records) if dataset_records and is_known else None
 
     def _values(self, batch: Sequence[Tensor], row: int) -> list[list[Tensor]]:
         """Batches in which the record of a row has the features of another one, scaled, with each of both labels.

@@ -112,7 +112,6 @@ def places_of(step: TracedStep, origin: Origin) -> list[Place]:
     return [place for tensor in unknown for place in origin.places(step, tensor)]
 
 
-@torch.no_grad()
 def moves(
     trace: StepTrace,
     targets: Sequence[Tensor],
@@ -124,14 +123,8 @@ def moves(
     others: factors and summands of these. A replay that another number of Python would change shows nothing.
     """
     for factor, shift in others:
-        memory: dict[int, Tensor] = {}
-        for place in places:
-            address = address_of(place.tensor)
-            if address not in memory:
-                memory[address] = trace.memory_before(place.tensor)
-            place.change(memory[address], factor, shift)
         try:
-            moved = trace.replay([], targets, memory)
+            moved = replay_with(trace, targets, places, factor, shift)
         except AbstainError:
             return False
         except (IndexError, RuntimeError):  # as of an index from another table
@@ -140,3 +133,17 @@ def moves(
         if not all(float((new - old).norm()) <= ROWS_ROUNDING * float(old.norm()) for new, old in pairs):
             return True
     return False
+
+
+@torch.no_grad()
+def replay_with(
+    trace: StepTrace, targets: Sequence[Tensor], places: Sequence[Place], factor: float, shift: float
+) -> list[Tensor]:
+    """The targets of a step if values from before it are multiplied by a factor, and grow by a summand."""
+    memory: dict[int, Tensor] = {}
+    for place in places:
+        address = address_of(place.tensor)
+        if address not in memory:
+            memory[address] = trace.memory_before(place.tensor)
+        place.change(memory[address], factor, shift)
+    return trace.replay([], targets, memory)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from dpspec_recording.step_replay.calls import Pauses
 from dpspec_recording.step_replay.dependencies import Origin, Place, TracedStep, dependencies, places_of
+from dpspec_recording.step_replay.facts import BATCH_BEFORE, DATASET, ROWS, TABLE, WEIGHTS
 from dpspec_recording.step_replay.followed_values import BetweenSteps, FollowedValues
 from dpspec_recording.step_replay.trace import address_of
 
@@ -108,40 +109,43 @@ def centered_distances(rows: Tensor) -> Tensor:
     return distances - distances.mean(0) - distances.mean(1, keepdim=True) + distances.mean()
 
 
-class OtherRows:
-    """Rows as wide as records, outside of the batch: anchors, exemplars, a support set.
+class DatasetRows:
+    """Rows of the dataset, outside of the batch: anchors, exemplars, a support set."""
 
-    A rule compares these rows with the dataset: rows of public data or of a weight are not among its records.
-    """
+    def __init__(self, tables: Callable[[], Iterable[Tensor]]) -> None:
+        """tables: returns the tensors (n, ...) of the dataset."""
+        self._tables = tables
 
-    @staticmethod
-    def places(step: TracedStep, tensor: Tensor) -> Iterator[Place]:
-        rows_of_records = () if step.drawn is None else step.drawn.rows
-        records = [_flat(rows) for rows in rows_of_records if rows.is_floating_point() and rows.dim() > 1 and len(rows)]
-        if not records or not tensor.dim() or tensor.numel() > _MOST_OF_ROWS:
+    def places(self, step: TracedStep, tensor: Tensor) -> Iterator[Place]:
+        if step.drawn is None or not tensor.dim() or tensor.numel() > _MOST_OF_ROWS:
             return
         width = tensor.numel() if tensor.dim() == 1 else tensor[0].numel()
-        same = [batch for batch in records if batch.shape[1] == width]
-        if same and width >= _FEWEST_VALUES:
-            outside = _are_outside(rows_at(step, Place(tensor)), same)
-            if bool(outside.any()):
+        tables = [table for table in self._tables() if table.is_floating_point() and table.dim() > 1 and len(table)]
+        tables = [_flat(table) for table in tables if table[0].numel() == width]
+        if width >= _FEWEST_VALUES and tables:
+            rows = _flat(step.trace.value_before(tensor))
+            drawn = set[bytes]().union(*(_bytes(table[step.drawn.indices.to(table.device)]) for table in tables))
+            outside = torch.tensor([row not in drawn for row in _bytes(rows)])
+            if bool(outside.any()) and any(_are_rows(rows[outside.to(rows.device)], table) for table in tables):
                 yield Place(tensor, outside)
 
 
-def rows_at(step: TracedStep, place: Place) -> Tensor:
-    """The rows (n, d) at a place, before the step; a vector (d,) is one row."""
-    rows = _flat(step.trace.value_before(place.tensor))
-    return rows if place.rows is None else rows[place.rows.to(rows.device)].clone()
-
-
 def _flat(rows: Tensor) -> Tensor:
-    return rows.reshape(1, -1) if rows.dim() == 1 else rows.reshape(len(rows), -1)
+    """Rows (n, ...) as (n, d); a vector (d,) is one row."""
+    return rows.detach().reshape(1, -1) if rows.dim() == 1 else rows.detach().reshape(len(rows), -1)
 
 
-def _are_outside(rows: Tensor, batches: Sequence[Tensor]) -> Tensor:
-    """For each of ``rows`` (n, d), whether it differs from all rows of the batches."""
-    of_batches = {bytes(row.numpy().data) for batch in batches for row in batch.detach().cpu().float().contiguous()}
-    return torch.tensor([bytes(row.numpy().data) not in of_batches for row in rows.detach().cpu().float().contiguous()])
+def _bytes(rows: Tensor) -> list[bytes]:
+    return [bytes(row.numpy().data) for row in rows.cpu().float().contiguous()]
+
+
+def _are_rows(rows: Tensor, table: Tensor) -> bool:
+    """Whether one of ``rows`` (n, d), which has different values, is a row of a table."""
+    column = int((table != table[:1]).sum(0).argmax())
+    keys = torch.isin(table[:, column].float(), rows[:, column].float().to(table.device))
+    of_table = set(_bytes(table[keys]))
+    found = [row for key, row in zip(_bytes(rows), rows, strict=True) if key in of_table]
+    return any(row.unique().numel() >= _FEWEST_VALUES for row in found)
 
 
 class EarlierWeights:
@@ -199,10 +203,6 @@ class Constants:
                     self.numbers.add(leaf)
 
 
-#: The names of origins.
-BATCH_BEFORE, DATASET, TABLE, ROWS, WEIGHTS = "batch before", "dataset", "table", "rows", "weights"
-
-
 class SumOrigins:
     """The origins of the values that move the sums of traced steps.
 
@@ -210,7 +210,6 @@ class SumOrigins:
         between: Follows values from one step to the next.
         steps: The number of steps whose sum moves with values of an origin, by its name.
         constants: Those that steps read.
-        rows: Rows (k, d) as wide as records, outside of the batch, that move a sum, by the address of their memory.
         weights: Weights of earlier trainings that move a sum.
     """
 
@@ -232,14 +231,13 @@ class SumOrigins:
         self.between = BetweenSteps(parameters, pauses, dataset)
         self.steps: Counter[str] = Counter()
         self.constants = Constants()
-        self.rows: dict[int, Tensor] = {}
         self.weights: list[TrainedWeights] = []
         self._of_weights = EarlierWeights(earlier)
         self._origins: dict[str, Origin] = {
             BATCH_BEFORE: Followed(lambda: self.between.of_batch, with_rows=True),
             DATASET: Followed(lambda: self.between.of_dataset, with_rows=False),
             TABLE: RecordTable(),
-            ROWS: OtherRows(),
+            ROWS: DatasetRows(lambda: dataset or self.constants.tables.values()),
             WEIGHTS: self._of_weights,
         }
         self._asked = 1
@@ -259,9 +257,6 @@ class SumOrigins:
         """Find what moves the clipped sum of a step. omitted: the names of origins that are not searched."""
         origins = {name: origin for name, origin in self._origins.items() if name not in omitted}
         found = dependencies(step, sums, origins)
-        self.steps.update(found.keys())
-        for place in found.get(ROWS, ()):
-            if len(self.rows) < _MOST:
-                self.rows[address_of(place.tensor)] = rows_at(step, place)
+        self.steps.update(name for name in found if name != WEIGHTS)
         weights = (weights for place in found.get(WEIGHTS, ()) for weights in self._of_weights.of(step, place.tensor))
         self.weights += [new for new in dict.fromkeys(weights) if new not in self.weights]

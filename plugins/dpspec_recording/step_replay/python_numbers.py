@@ -50,16 +50,17 @@ class PythonNumbers:
 
     Attributes:
         varying: The number of steps with another number than an earlier one, for another reason than the batch size.
-        reading: The number of steps with a number that follows from one that the script read before.
         testing: The number of steps with a condition on the batch, as of ``if``: it may have skipped the batch.
     """
 
     def __init__(self) -> None:
-        self.varying = self.reading = self.testing = 0
+        self.varying = self.testing = 0
         self._earlier: dict[Hashable, list[_Step]] = {}
 
-    def note(self, operations: Sequence[Operation], batch: Sequence[Tensor]) -> None:
-        """Compare a step with earlier ones. ``operations``: up to its sum; ``batch``: its tensors of one row a record.
+    def note(self, operations: Sequence[Operation], batch: Sequence[Tensor]) -> bool:
+        """Whether a number of a step follows from one that the script read before, compared with earlier steps.
+
+        ``operations``: up to its sum; ``batch``: its tensors of one row a record.
 
         Only numbers of tensors that follow from the batch count as read: a temperature may be a parameter.
         """
@@ -79,13 +80,13 @@ class PythonNumbers:
             is_tested |= operation.function in TO_PYTHON and isinstance(operation.results, bool)
         self.testing += is_tested
         if not used or len(reads) > _MOST_READS or len(used) > _MOST_USED:
-            return
+            return False
         earlier = self._earlier.setdefault((*functions, len(used)), [])
         steps = [*earlier, _Step(len(batch[0]), tuple(reads), tuple(used))][-_STEPS:]
         earlier[:] = steps
         varying = [column for column in range(len(used)) if len(steps) > 1 and _varies(steps, column)]
         self.varying += bool(varying)
-        self.reading += any(_follows(steps, column) for column in varying)
+        return any(_follows(steps, column) for column in varying)
 
 
 def _floats(operation: Operation) -> Iterator[float]:

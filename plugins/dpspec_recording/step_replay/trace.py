@@ -362,26 +362,6 @@ class StepTrace(TorchDispatchMode):
             self.reads = self.reads or replay.reads
             return [replay.value(tensor).detach().clone() for tensor in targets]
 
-    def replay_with_other_memory(
-        self, tensors: Sequence[Tensor], targets: Sequence[Tensor], *, factor: float = 1.0, shift: float = 1.0
-    ) -> list[Tensor]:
-        """Repeat the operations with other values of some tensors from before the step, as :meth:`replay`.
-
-        The values are multiplied by ``factor``, and grow by ``shift``.
-        """
-        before, produced = self.before, {id(result) for call in self.operations for result in tensors_in(call.results)}
-        overwritten = {address_of(t): t.dtype for t in tensors if address_of(t) in before}
-        written = {
-            key: (before[key].view(dtype) * factor + shift).to(dtype).view(torch.uint8)
-            for key, dtype in overwritten.items()
-        }
-        changed = [
-            (t, (t.detach() * factor + shift).to(t.dtype))
-            for t in tensors
-            if address_of(t) not in before and id(t) not in produced
-        ]
-        return self.replay(changed, targets, written)
-
 
 class Replay:
     """One replay of a trace, operation by operation."""

@@ -21,12 +21,20 @@ from dpspec_recording.model_hook import ModelHook
 from dpspec_recording.step_replay.batch_size import SizedStep, size_effect, sized_step
 from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode_active
 from dpspec_recording.step_replay.dependencies import TracedStep
-from dpspec_recording.step_replay.facts import ReplacedTensors, ReplayFacts, SizeFacts
+from dpspec_recording.step_replay.facts import (
+    DATASET,
+    NUMBER,
+    PROCESSES,
+    ROWS,
+    ReplacedTensors,
+    ReplayFacts,
+    SizeFacts,
+)
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec_recording.step_replay.measure import StepReplay, measure
-from dpspec_recording.step_replay.origins import BATCH_BEFORE, DATASET, ROWS, TABLE, SumOrigins
+from dpspec_recording.step_replay.origins import SumOrigins
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
@@ -125,7 +133,6 @@ class ReplayedSteps:
         self._sizes = 0
         self._unsized = 0  # replays since the last that could not be compared; -1 if one was
         self._powers, self._removed = [0.0, 0.0], 0.0
-        self._exchanging = 0  # steps whose sum depends on values of other processes
         self._chosen: bool | None = None
         self._searches = False  # whether this step is traced for values that the script computed before alone
         self._given_up = self._compiles = False
@@ -160,16 +167,11 @@ class ReplayedSteps:
             moved=moved,
             outputs=outputs,
             gradients=gradients,
-            longest=0.0,  # a replay without a record bounds contributions
             failure=self.abstained,
-            carrying=self.origins.steps[BATCH_BEFORE],
+            origins={**+self.origins.steps},
             varying=self.numbers.varying,
-            reading=self.numbers.reading,
             testing=self.numbers.testing,
-            tables=self.origins.steps[TABLE],
-            computing=self.origins.steps[DATASET],
             sizes=self._size_facts(),
-            exchanging=self._exchanging,
             replaced=self._replaced.names,
             unreplayed=self._unreplayed,
         )
@@ -456,10 +458,10 @@ class ReplayedSteps:
             replay = measured(trace, batch)
         self._add(replay, batch)
         if trace.exchanged:
-            self._exchanging += 1
+            self.origins.steps[PROCESSES] += 1
             trace.give_up(trace.exchanged)
         if not trace.failure:
-            self.numbers.note(trace.operations, [*self._loaded, *self._inputs])
+            self.origins.steps[NUMBER] += self.numbers.note(trace.operations, [*self._loaded, *self._inputs])
             self.origins.constants.note(step)
             # rows of other physical batches are outside of this one
             self.origins.note(step, sums, () if len(self._segments) == 1 else (ROWS,))
