@@ -15,8 +15,8 @@ import math
 import random
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -26,12 +26,13 @@ from dpspec_recording.step_replay.calls import Pauses, StepCalls, is_script_mode
 from dpspec_recording.step_replay.dependencies import Place, TracedStep, replay_with
 from dpspec_recording.step_replay.facts import NUMBER, RADIUS, ReplacedTensors, ReplayFacts
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
-from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
+from dpspec_recording.step_replay.held_records import DrawnRecords
 from dpspec_recording.step_replay.origins import SumOrigins
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.projected_sums import flat, projected_sum
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
+from dpspec_recording.step_replay.timeline import Moment
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 from dpspec_recording.step_replay.watch import ALWAYS, SHARE, chosen
 
@@ -104,12 +105,11 @@ class ReplayedLoop:
         self._private_draws: set[int] = set()
         self._other_draws: list[tuple[torch.optim.Optimizer, set[int]]] = []
         self._seconds_of_others = 0.0
-        self._batch_tensors: list[Tensor] = []
         #: By tensor of the batch that was taken from it: tensors with a row for each record of the dataset.
         self._sources: dict[int, Tensor] = {}
-        self._find_records: Callable[[], HeldRecords] | None = None  # finds the records of the batch in the step
-        self._reported: dict[str, tuple[list[Tensor], list[Tensor], int]] = {}
-        self._update: tuple[list[Tensor], list[Tensor], int] | None = None
+        self._step: TracedStep | None = None  # with its batch
+        self._reported: dict[str, Moment] = {}
+        self._update: Moment | None = None
         self._update_end = 0  # the number of operations when the update was over
         self._shapes: tuple[list[torch.Size], list[torch.Size]] | None = None  # of the map's tensors
         self._earlier: list[weakref.ref[Tensor]] = []  # the reported sum of the step before
@@ -160,10 +160,11 @@ class ReplayedLoop:
         if self._trace is not None:
             self._trace.stop()
             if _QUANTITIES[0] in self._reported:
-                self.origins.between.follow(self._trace.operations[self._reported[_QUANTITIES[0]][2] :])
-            self._replay_update(self._trace)
+                self.origins.between.follow(self._trace.operations[self._reported[_QUANTITIES[0]].operations :])
+            if self._update is not None and self._update_end and self._step is not None:
+                self.own_updates.replay(self._step, self._update, self._update_end)
             self._trace = None
-        self._batch_tensors, self._find_records, self._reported = [], None, {}
+        self._step, self._reported = None, {}
         self._update, self._update_end = None, 0
         self._private_draws, self._other_draws = set(), []
         self._calls.stop()
@@ -171,8 +172,7 @@ class ReplayedLoop:
     def note(self, quantity: str, tensors: Sequence[Tensor]) -> None:
         """Keep the tensors of a reported quantity, their values, and the number of operations before."""
         if self._trace is not None and not self._trace.failure:
-            values = [tensor.detach().clone() for tensor in tensors]
-            self._reported[quantity] = [*tensors], values, len(self._trace.operations)
+            self._reported[quantity] = Moment.of(len(self._trace.operations), tensors)
             if quantity == _QUANTITIES[1]:
                 self._note_private(self._trace, tensors)
 
@@ -183,8 +183,7 @@ class ReplayedLoop:
     def update_begins(self, gradients: Sequence[Tensor]) -> None:
         """The optimizer begins its step with these gradients."""
         if self._trace is not None and not self._trace.failure:
-            values = [gradient.detach().clone() for gradient in gradients]
-            self._update = [*gradients], values, len(self._trace.operations)
+            self._update = Moment.of(len(self._trace.operations), gradients)
 
     def update_ends(self) -> None:
         """The optimizer has moved the parameters."""
@@ -206,8 +205,7 @@ class ReplayedLoop:
         gradient_map = self.others.replay(
             trace,
             optimizer,
-            self._batch_tensors,
-            self._find_records,
+            self._step,
             records=self._records,
             is_over=_QUANTITIES[0] not in self._reported,
         )
@@ -222,7 +220,7 @@ class ReplayedLoop:
         """Note the random numbers of the reported noise, or of the drawn records."""
         if self.others.replays and not trace.failure:
             operations = len(trace.operations)
-            self._private_draws |= GradientMap(trace, (), tensors, end=operations, parameters=()).draws
+            self._private_draws |= GradientMap(trace, (), tensors, end=operations).draws
             self._compare_draws()
 
     def _compare_draws(self) -> None:
@@ -230,20 +228,6 @@ class ReplayedLoop:
         for optimizer, draws in self._other_draws:
             if draws & self._private_draws:
                 self.others.doubt(optimizer, "it reads random numbers of the private batch or noise")
-
-    def _replay_update(self, trace: StepTrace) -> None:
-        if self._update is None or not self._update_end or self._find_records is None:
-            return
-        gradients, values, start = self._update
-        self.own_updates.replay(
-            trace,
-            gradients,
-            values,
-            start=start,
-            end=self._update_end,
-            batch=self._batch_tensors,
-            find_records=self._find_records,
-        )
 
     def explain_rows(self, _: str, values: Sequence[Tensor], gradients: Sequence[Tensor], __: bool) -> bool:
         """:meth:`explain` for one row of sums, one of noise, and one of gradients."""
@@ -268,24 +252,28 @@ class ReplayedLoop:
         return self.maps.explain(_STAGE, values, _split(gradients, of_gradients))
 
     def _find_map(self, trace: StepTrace) -> None:
-        (sums, of_sums, summed), (noise, of_noise, noised) = (self._reported[quantity] for quantity in _QUANTITIES)
-        assert self._update is not None
-        gradients, results, end = self._update
-        if [total.shape for total in sums] != [part.shape for part in noise] or trace.failure:
+        (sums, noise), update = (self._reported[quantity] for quantity in _QUANTITIES), self._update
+        assert update is not None
+        if [total.shape for total in sums.values] != [part.shape for part in noise.values] or trace.failure:
             return
-        sources_end = min(end, max(summed, noised))
-        # parameters have moved when the loop reports the step, so they are not recomputed
-        gradient_map = GradientMap(trace, [*sums, *noise], gradients, end=end, sources_end=sources_end, parameters=())
-        values = [*of_sums, *of_noise]
-        if not gradient_map.gives(values, results):
+        end = update.operations
+        gradient_map = GradientMap(  # parameters have moved when the loop reports the step: they are not recomputed
+            trace,
+            [*sums.tensors, *noise.tensors],
+            update.tensors,
+            end=end,
+            sources_end=min(end, max(sums.operations, noise.operations)),
+        )
+        values = [*sums.values, *noise.values]
+        if not gradient_map.gives(values, update.values):
             return
-        is_moved = gradient_map.depends_on_parts(of_sums, of_noise)
+        is_moved = gradient_map.depends_on_parts(sums.values, noise.values)
         if not is_moved and gradient_map.inputs:
-            if self._find_records is None:
+            if self._step is None:
                 raise AbstainError("the records of the step are not known")
-            is_moved = gradient_map.moves(values, self._batch_tensors, self._find_records)
+            is_moved = gradient_map.moves(values, self._step)
         self.maps.add(_STAGE, gradient_map, is_moved=is_moved)
-        self._shapes = [value.shape for value in of_sums], [value.shape for value in results]
+        self._shapes = [value.shape for value in sums.values], [value.shape for value in update.values]
 
     def summed(
         self,
@@ -365,11 +353,11 @@ class ReplayedLoop:
             raise AbstainError("it has no tensor with a row for each drawn record")
         self.origins.steps[NUMBER] += self.numbers.note(trace.operations, batch)
         known = {*self._trained, *map(id, batch)}
-        self.origins.constants.note(TracedStep(trace, batch, known), dataset_records)
-        find_records = partial(self._places_of, trace, batch, drawn, records, dataset_records)
-        self._batch_tensors, self._find_records, locations = batch, find_records, find_records()
         in_dataset = self._in_dataset(drawn, records, dataset_records)
-        self.origins.note(TracedStep(trace, batch, {*known, *map(id, drawn)}, drawn=in_dataset), sums)
+        step = self._step = TracedStep(trace, batch, known, self._trained, in_dataset)
+        locations = step.held_records()
+        self.origins.constants.note(step, dataset_records)
+        self.origins.note(replace(step, known={*known, *map(id, drawn)}), sums)
         of_batch = [*batch, *drawn]  # the loop may read the same records again after its sum
         self.origins.between.begin(trace, of_batch, sums)
         dataset = set(map(address_of, trace.tensors_before()))
@@ -503,18 +491,6 @@ class ReplayedLoop:
                 value[...] = numbers[numbers.abs().nan_to_num(nan=0.0, posinf=0.0).argmax()]
                 changed = True
         return [values] if changed else []
-
-    def _places_of(
-        self,
-        trace: StepTrace,
-        batch: Sequence[Tensor],
-        drawn: Sequence[Tensor],
-        records: int,
-        dataset_records: int | None,
-    ) -> HeldRecords:
-        """The other places at which the step holds the records of its batch."""
-        in_dataset = self._in_dataset(drawn, records, dataset_records)
-        return HeldRecords(trace, batch, [tensor.detach() for tensor in batch], in_dataset, omitted=self._trained)
 
     @staticmethod
     def _in_dataset(drawn: Sequence[Tensor], records: int, dataset_records: int | None) -> DrawnRecords | None:

@@ -7,7 +7,7 @@ gives these other values. The targets depend on them if they move.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,6 +21,9 @@ from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_
 
 #: Factors and summands of other values. A clamp from below hides that a value of 1.7 becomes -2, but not that it is 0.
 _OTHER_VALUES, _SAME = ((-1.5, 0.5), (0.0, 0.0)), (1.0, 0.0)
+
+#: Factors of the features of all records in the replays with other records.
+_SCALES = (1.0, -30.0)
 
 #: The largest number of tensors of an origin that are tested one by one.
 _MOST = 8
@@ -54,6 +57,16 @@ class TracedStep:
         """The other places at which the step holds the records of its batch."""
         values = list(map(self.trace.value_before, self.batch))
         return HeldRecords(self.trace, self.batch, values, self.drawn, omitted=self.trained)
+
+    def with_other_records(self, targets: Sequence[Tensor], end: int) -> Iterator[list[Tensor]]:
+        """The targets in replays of the first ``end`` operations with each record of the batch in the next row."""
+        part = self.trace.part(self.trace.operations[:end], self.trace.before)
+        records = self.held_records()
+        for scale in _SCALES:
+            others = [value.roll(-1, 0) for value in records.values]
+            others = [value * scale if value.is_floating_point() else value for value in others]
+            memory = records.memory(range(len(others[0])), others)
+            yield part.replay([*zip(self.batch, others, strict=False)], targets, memory)
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,14 @@ from dpspec_recording.step_replay.facts import (
     SizeFacts,
 )
 from dpspec_recording.step_replay.gradient_map import GradientMap, GradientMaps
-from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
+from dpspec_recording.step_replay.held_records import DrawnRecords
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches, row_order, rows_of
 from dpspec_recording.step_replay.measure import StepReplay, measure
 from dpspec_recording.step_replay.origins import SumOrigins
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.own_updates import OwnUpdates
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
+from dpspec_recording.step_replay.timeline import Moment
 from dpspec_recording.step_replay.trace import StepTrace, address_of, tensors_in
 
 if TYPE_CHECKING:
@@ -149,12 +150,10 @@ class ReplayedSteps:
         self._is_interrupted = self._is_dropped = False  # by another optimizer; whether it ended the trace of this step
         self._sees_loads = False  # whether batches are noted when the loader loads them
         self._updated = 0  # operations up to the update, if the trace continues after it; else 0
-        self._batch: list[Tensor] = []  # of the step that was updated
-        self._records: DrawnRecords | None = None  # the same in their dataset
+        self._step_before: TracedStep | None = None  # that was updated
         self._is_noised = False  # whether the trace continues from the noise to the update
-        self._sources: list[Tensor] = []
-        self._values: list[Tensor] = []  # of the gradients when an update begins that is replayed
-        self._sources_end = self._noised = 0  # operations up to the values of the sources, and up to the noise
+        self._sources = Moment(0)  # of the noisy gradients, or of the gradients when the update begins
+        self._noised = 0  # operations up to the noise
 
     @property
     def facts(self) -> ReplayFacts:
@@ -274,16 +273,13 @@ class ReplayedSteps:
             self._is_interrupted = self._is_dropped = True
 
     def _replay_other(self, trace: StepTrace, optimizer: Any) -> None:
-        batch = self._batch if self._updated else self._traced_batch(trace)
-        records = self._records if self._updated else self._drawn()
-        find_records = partial(self._find_records, trace, batch, records)
+        step = self._step_before or self._step(trace, self._traced_batch(trace))
         self.others.replay(
             trace,
             optimizer,
-            batch,
-            find_records,
-            records=len(batch[0]),
-            is_over=self._updated > 0,
+            step,
+            records=len(step.batch[0]),
+            is_over=self._step_before is not None,
             public_ends=self._public_ends,
         )
 
@@ -426,8 +422,7 @@ class ReplayedSteps:
         trace = self._trace
         assert trace is not None
         self.stop(keep=True)
-        drawn = self._drawn()
-        step = TracedStep(trace, self._inputs, self._omitted(), drawn=drawn)
+        step = self._step(trace, self._inputs)
         # a trace costs about a step, and a replay tens of steps
         if self._searches and (trace.failure or not self.origins.read(step, DATASET)):
             self._forget()
@@ -444,7 +439,7 @@ class ReplayedSteps:
             gradients=self._gradients,
             per_sample=self._per_sample(trace),
             skips_counts=self._ghost,
-            drawn=drawn,
+            drawn=step.drawn,
             trained=[parameter for parameter in self._model.parameters() if parameter.requires_grad],
         )
         replay = None
@@ -478,8 +473,8 @@ class ReplayedSteps:
     def after_noise(self, gradients: Sequence[Tensor]) -> None:
         """Trace the operations on the noisy gradients, in a step that was traced up to its noise."""
         if self._trace is not None and not self._is_rank and not is_script_mode_active():
-            self._sources, self._sources_end = list(gradients), len(self._trace.operations)
-            self._is_noised, self._noised = True, self._sources_end
+            self._sources = Moment(len(self._trace.operations), list(gradients))
+            self._is_noised, self._noised = True, self._sources.operations
             self._trace.limits_copies = True
             self._trace.start()
 
@@ -513,9 +508,8 @@ class ReplayedSteps:
     def update_begins(self, gradients: Sequence[Tensor]) -> None:
         """The inner optimizer gets these gradients, and may change them."""
         if self._trace is not None and self._is_noised:
-            self._sources, self._sources_end = list(gradients), len(self._trace.operations)
-            if self.own_updates.needs_replay:
-                self._values = [gradient.detach().clone() for gradient in gradients]
+            keep = Moment.of if self.own_updates.needs_replay else Moment
+            self._sources = keep(len(self._trace.operations), gradients)
 
     def update_ends(self) -> None:
         """The inner optimizer has moved the parameters."""
@@ -523,16 +517,8 @@ class ReplayedSteps:
             self._pause(self._replay_update)
 
     def _replay_update(self, trace: StepTrace) -> None:
-        batch = self._traced_batch(trace)
-        self.own_updates.replay(
-            trace,
-            self._sources,
-            self._values,
-            start=self._sources_end,
-            end=len(trace.operations),
-            batch=batch,
-            find_records=partial(self._find_records, trace, batch, self._drawn()),
-        )
+        step = self._step(trace, self._traced_batch(trace))
+        self.own_updates.replay(step, self._sources, len(trace.operations))
 
     def _pause(self, observe: Callable[[StepTrace], None]) -> None:
         trace = self._trace
@@ -558,34 +544,28 @@ class ReplayedSteps:
         end = len(trace.operations)
         gradient_map = GradientMap(
             trace,
-            self._sources,
+            self._sources.tensors,
             gradients,
             # gradients of public rows may be computed before the noise
-            start=self._sources_end if self._public is None else 0,
+            start=self._sources.operations if self._public is None else 0,
             end=end,
-            sources_end=self._sources_end,
+            sources_end=self._sources.operations,
             parameters=parameters,
             public_ends=self._public_ends,
         )
         if not is_changed and gradient_map.is_division:
             return
         if gradient_map.gives(values, gradients):
-            batch = self._traced_batch(trace)
             is_carried = any(tensor in self._between.before for tensor in gradient_map.inputs)
-            find_records = partial(self._find_records, trace, batch, self._drawn())
-            is_moved = is_carried or gradient_map.moves(values, batch, find_records)
+            is_moved = is_carried or gradient_map.moves(values, self._step(trace, self._traced_batch(trace)))
             reads_public = bool(gradient_map.inputs) or gradient_map.reads_known
             is_public = self._public is not None and reads_public and not self._public.others(gradient_map.inputs)
             self.maps.add(stage, gradient_map, is_moved=is_moved, is_changed=is_changed, is_public=is_public)
 
-    def _find_records(self, trace: StepTrace, batch: Sequence[Tensor], drawn: DrawnRecords | None) -> HeldRecords:
-        omitted = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
-        return HeldRecords(trace, batch, list(map(trace.value_before, batch)), drawn, omitted=omitted)
-
-    def _omitted(self) -> set[int]:
-        """The numbers (``id``) of the tensors of the batch, and of the trained parameters."""
-        omitted = {id(tensor) for tensor in (*self._loaded, *self._inputs)}
-        return omitted | {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
+    def _step(self, trace: StepTrace, batch: Sequence[Tensor]) -> TracedStep:
+        trained = {id(parameter) for parameter in self._model.parameters() if parameter.requires_grad}
+        known = trained | {id(tensor) for tensor in (*self._loaded, *self._inputs)}
+        return TracedStep(trace, batch, known, trained, self._drawn())
 
     def _per_sample(self, trace: StepTrace) -> list[Tensor]:
         """The per-sample gradients of the first physical batch, of small parameters if they need much memory."""
@@ -634,14 +614,13 @@ class ReplayedSteps:
         if trace is None or not continues:
             self._between.start()
             return
-        self._batch = self._traced_batch(trace)
-        self._updated, self._records = len(trace.operations), self._drawn()
+        self._step_before, self._updated = self._step(trace, self._traced_batch(trace)), len(trace.operations)
         trace.limits_copies = True
         trace.start()
 
     def stop(self, *, keep: bool = False) -> None:
         """End the trace, and unless ``keep`` discard it."""
-        self._is_noised, self._sources, self._values = False, [], []
+        self._is_noised, self._sources = False, Moment(0)
         self._calls.stop()
         if self._trace is None:
             return
@@ -657,7 +636,7 @@ class ReplayedSteps:
     def _forget(self) -> None:
         self._trace, self._inputs, self._outputs, self._gradients, self._segments = None, [], [], [], []
         self._loaded, self._loaded_reads, self._labels_end = [], "", 0
-        self._batch, self._records, self._updated, self._known_batches = [], None, 0, []
+        self._step_before, self._updated, self._known_batches = None, 0, []
 
     def _labels(self, trace: StepTrace) -> list[Tensor]:
         """Integers from before the step with a row for each record of the first pass, such as labels.
