@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_leaves
 
 from dpspec_recording.step_replay.calls import Pauses
 from dpspec_recording.step_replay.dependencies import Origin, Place, TracedStep, dependencies, places_of
-from dpspec_recording.step_replay.facts import BATCH_BEFORE, DATASET, ROWS, TABLE, WEIGHTS
+from dpspec_recording.step_replay.facts import BATCH_BEFORE, DATASET, NUMBER, ROWS, TABLE, WEIGHTS
 from dpspec_recording.step_replay.followed_values import BetweenSteps, FollowedValues
+from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.trace import address_of
 
 if TYPE_CHECKING:
@@ -210,6 +211,7 @@ class SumOrigins:
         between: Follows values from one step to the next.
         steps: The number of steps whose sum moves with values of an origin, by its name.
         constants: Those that steps read.
+        numbers: Numbers of Python in the operations of steps.
         weights: Weights of earlier trainings that move a sum.
     """
 
@@ -230,7 +232,7 @@ class SumOrigins:
         """
         self.between = BetweenSteps(parameters, pauses, dataset)
         self.steps: Counter[str] = Counter()
-        self.constants = Constants()
+        self.constants, self.numbers = Constants(), PythonNumbers()
         self.weights: list[TrainedWeights] = []
         self._of_weights = EarlierWeights(earlier)
         self._origins: dict[str, Origin] = {
@@ -253,8 +255,19 @@ class SumOrigins:
         """Whether a step reads values of an origin."""
         return bool(places_of(step, self._origins[origin]))
 
-    def note(self, step: TracedStep, sums: Sequence[Tensor], omitted: Collection[str] = ()) -> None:
-        """Find what moves the clipped sum of a step. omitted: the names of origins that are not searched."""
+    def note(
+        self, step: TracedStep, sums: Sequence[Tensor], records: int | None = None, omitted: Collection[str] = ()
+    ) -> None:
+        """Find what moves the clipped sum of a step.
+
+        Args:
+            step: The step.
+            sums: Its clipped sum.
+            records: The number of records of the dataset, if tables of them are constants of the step.
+            omitted: The names of origins that are not searched.
+        """
+        self.steps[NUMBER] += self.numbers.note(step.trace.operations, step.batch)
+        self.constants.note(step, records)
         origins = {name: origin for name, origin in self._origins.items() if name not in omitted}
         found = dependencies(step, sums, origins)
         self.steps.update(name for name in found if name != WEIGHTS)
