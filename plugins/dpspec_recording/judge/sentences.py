@@ -240,6 +240,12 @@ def _tested(run: RecordedRun) -> Iterator[str]:
             f"no batch is skipped, repeated or weighed by a condition on its records: {steps} tested such a "
             "condition in Python before the sum (if, assert)"
         )
+    if replays is not None and replays.logging:
+        steps = several(replays.logging, "traced step")
+        yield (
+            f"no batch is skipped, repeated or weighed by a number that the script read of it: {steps} read such "
+            "numbers before the sum (item(), numpy()), and used none"
+        )
 
 
 def _loads(run: RecordedRun) -> str:

@@ -258,6 +258,7 @@ class ReplayedLoop(Replayer):
         of_batch = [*batch.tensors, *drawn]  # the loop may read the same records again after its sum
         known = self._trained | {*map(id, of_batch)}
         timeline.step = step = TracedStep(trace, batch.tensors, known, self._trained, batch.drawn)
+        self.origins.note_numbers(step, self._parameters)
         self.origins.note(step, sums, dataset_records)
         self.origins.between.begin(trace, of_batch, sums)
         dataset = set(map(address_of, trace.tensors_before()))

@@ -44,7 +44,8 @@ class ReplayFacts:
     failure: why the last chosen step that was not replayed was not. origins: by the origin of values from outside of
     the batch (:mod:`~dpspec_recording.step_replay.origins`), the number of steps whose sum depends on them. varying:
     the number of traced steps with another number of Python in their operations than an earlier one; testing: with a
-    condition on the batch in Python. projected: the number of replayed steps whose sum is clipped again as a whole.
+    condition on the batch in Python; logging: that read numbers of the batch, and whose operations use none of them.
+    projected: the number of replayed steps whose sum is clipped again as a whole.
     replaced: the types and shapes of the tensors whose rows replays replace. unreplayed: the reasons for kinds of steps
     without a replayed one.
     """
@@ -62,6 +63,7 @@ class ReplayFacts:
     origins: Mapping[str, Count] = field(default_factory=dict, metadata=join_by(_sums))
     varying: Count = field(metadata=_SUM)
     testing: Count = field(metadata=_SUM)
+    logging: Count = field(default=0, metadata=_SUM)
     projected: Count = field(default=0, metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
     replaced: Names = field(metadata=join_by(union))

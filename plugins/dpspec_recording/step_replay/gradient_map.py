@@ -112,7 +112,7 @@ class GradientMap:
                 touched = written[number] | {*operations[number].addresses}
                 if {address for address in touched if number > last.get(address, -1)} & needed:
                     steps.append(operations[number])
-                    needed -= _overwritten(operations[number])
+                    needed -= overwritten_by(operations[number])
                     needed |= {address_of(tensor) for tensor in _arguments(operations[number])} - {0}
                 needed -= {address for address in touched if number == last.get(address)}
             steps.reverse()
@@ -366,12 +366,12 @@ def _arguments(operation: Operation) -> list[Tensor]:
     named = _named_arguments(operation)
     if any(named.get(name) is True for name in _IS_TRAINING):
         named = {name: value for name, value in named.items() if name not in _RUNNING}
-    if _overwritten(operation):
+    if overwritten_by(operation):
         del named["self"]
     return tensors_in(list(named.values()))
 
 
-def _overwritten(operation: Operation) -> set[int]:
+def overwritten_by(operation: Operation) -> set[int]:
     """The addresses of the memory that an operation writes as a whole without reading it, as it zeroes gradients."""
     if operation.function not in _OVERWRITING:
         return set()

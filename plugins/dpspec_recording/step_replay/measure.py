@@ -75,6 +75,7 @@ def measure(
     skips_counts: bool = False,
     drawn: DrawnRecords | None = None,
     trained: Sequence[Tensor] = (),
+    is_logged: bool = False,
 ) -> StepReplay:
     """Replay a step with other records, after its sum and before its update.
 
@@ -92,6 +93,7 @@ def measure(
             norms of embeddings.
         drawn: The records of the batch in their dataset; None if they are not known.
         trained: The trained parameters, which hold no records.
+        is_logged: Whether no operation uses the numbers that the script read in Python.
 
     Returns:
         The result; ``abstained`` says why if the step could not be replayed.
@@ -111,7 +113,8 @@ def measure(
         return StepReplay(abstained=str(error))
     except Exception as error:
         return StepReplay(abstained=f"{type(error).__name__}: {error}"[:200])
-    if trace.reads and not (result.is_large or result.mixes_records):  # the number may carry the record
+    is_shown = result.is_large or result.mixes_records
+    if trace.reads and not (is_shown or is_logged):  # the number may carry the record
         return StepReplay(abstained=trace.reads)
     return result
 

@@ -244,6 +244,12 @@ class SumOrigins:
         }
         self._asked = 1
 
+    def note_numbers(self, step: TracedStep, parameters: Sequence[Tensor]) -> bool:
+        """Whether the script only logs the numbers of the batch that it read before the sum."""
+        follows, is_logged = self.numbers.note(step.trace, step.batch, parameters)
+        self.steps[NUMBER] += follows
+        return is_logged
+
     def choose_step(self, step: int) -> bool:
         """Whether to trace the step of this number, as it may read the dataset: one in each doubling of the steps."""
         if not self.between.of_dataset or step < 2 * self._asked:
@@ -266,7 +272,6 @@ class SumOrigins:
             records: The number of records of the dataset, if tables of them are constants of the step.
             omitted: The names of origins that are not searched.
         """
-        self.steps[NUMBER] += self.numbers.note(step.trace.operations, step.batch)
         self.constants.note(step, records)
         origins = {name: origin for name, origin in self._origins.items() if name not in omitted}
         found = dependencies(step, sums, origins)

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 #: _ALWAYS took less than SHARE of the training's time.
 _FIRST, _ALWAYS, SHARE = 2.0, 2, 0.05
 
+#: Why steps that only seemed to log what they read of their batch are not replayed.
+_USED = (
+    "steps that read numbers of the batch in Python call other operations, or with other numbers, than each other: "
+    "read numbers for logs after the step"
+)
+
 #: The largest number of a fact.
 _LARGEST = 1e9
 
@@ -97,6 +103,8 @@ class ReplayLog:
     ) -> ReplayFacts:
         """What replays found. none_tried: why no step was replayed, if none was tried."""
         unreplayed = self.calls.unreplayed if self.replayed else (self.failure or none_tried,)
+        if origins.numbers.logging and origins.numbers.may_be_used:
+            unreplayed = (*unreplayed, _USED)
         if self.replayed and self.has_ended:
             unreplayed = (*unreplayed, f"steps after the last replay: {self.failure}")
         return ReplayFacts(
@@ -108,6 +116,7 @@ class ReplayLog:
             origins={**+origins.steps},
             varying=origins.numbers.varying,
             testing=origins.numbers.testing,
+            logging=origins.numbers.logging,
             projected=projected,
             sizes=sizes,
             replaced=self._replaced.names,

@@ -345,7 +345,8 @@ class ReplayedSteps(Replayer):
             return
         self._log.tried += 1
         with self._log.timed():
-            is_replayed = self._replay(timeline, step, sums)
+            is_logged = not trace.failure and self.origins.note_numbers(self._step(timeline), self._parameters)
+            is_replayed = self._replay(timeline, step, sums, is_logged=is_logged)
             if trace.exchanged:
                 self.origins.steps[PROCESSES] += 1
                 trace.give_up(trace.exchanged)
@@ -364,7 +365,7 @@ class ReplayedSteps(Replayer):
         limits = self._optimizer.max_grad_norm  # one for each layer, or of the whole
         return math.hypot(*limits) if isinstance(limits, list) else float(limits)
 
-    def _replay(self, timeline: PassTimeline, step: TracedStep, sums: Sequence[Tensor]) -> bool:
+    def _replay(self, timeline: PassTimeline, step: TracedStep, sums: Sequence[Tensor], *, is_logged: bool) -> bool:
         """Replay the step with other records, from its loaded batch, else from the inputs of the model."""
         measured = partial(
             measure,
@@ -377,6 +378,7 @@ class ReplayedSteps(Replayer):
             skips_counts=self._ghost,
             drawn=step.drawn,
             trained=self._parameters,
+            is_logged=is_logged,
         )
         # a number from before the forward pass may carry the record into the loss, also if the replay begins after it
         timeline.trace.reads = timeline.reads or timeline.trace.reads
