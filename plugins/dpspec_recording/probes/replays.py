@@ -138,8 +138,8 @@ def _moves(facts: ReplayFacts, run: JudgedRun) -> Iterator[RunTest]:
     if facts.replayed >= 1.0:
         note = f"{facts.replacements:.0f} replacements at {facts.replayed:.0f} of {facts.tried:.0f} chosen steps"
         yield _replayed(SUM_MOVED, LARGEST_MOVE, facts.moved, LARGEST_MOVE * rounding, rounding, note)
-        others = max(facts.outputs, facts.gradients, facts.interaction, facts.earlier_sum)
-        yield _replayed(OTHERS_MOVED, 0.0, others, ROWS_ROUNDING, ROWS_ROUNDING, note)
+        moved = max(facts.outputs, facts.gradients, facts.interaction, facts.earlier_sum)
+        yield _replayed(OTHERS_MOVED, 0.0, moved, ROWS_ROUNDING, ROWS_ROUNDING, note)
     if facts.sizes is not None and facts.sizes.removed > 0.0:
         note = f"{facts.sizes.steps} steps at the batch size of another one"
         yield _replayed(REMOVED, 1.0, facts.sizes.removed, rounding, rounding, note)
@@ -149,7 +149,7 @@ def _replayed(fault: Fault, declared: float, moved: float, rounding: float, dete
     return fault.compared(moved <= declared + rounding, declared, moved, note, detectable, whole=False)
 
 
-#: By the origin of the values on which a sum depends, the kind of such steps, and what is wrong and how to fix it.
+#: By the origin of the values on which a sum depends, the kind of such steps, the fault and its fix.
 _DOUBTS = {
     BATCH_BEFORE: (
         "replayed step",
@@ -203,8 +203,8 @@ def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumptio
             "term of public data; report the sum of the contributions alone"
         )
     if facts is not None:
-        found = ((count, *_DOUBTS[name]) for name in _DOUBTS if (count := facts.origins.get(name)))
-        doubts += [text.format(several(count, kind)) for count, kind, text in found]
+        counted = ((count, *_DOUBTS[name]) for name in _DOUBTS if (count := facts.origins.get(name)))
+        doubts += [text.format(several(count, kind)) for count, kind, text in counted]
     text = f", but {', and '.join(doubts)}" if doubts else _tested(facts)
     return stated("unmixed-batches", text, "unchecked" if doubts else "declared")
 

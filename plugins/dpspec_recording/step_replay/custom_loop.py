@@ -56,7 +56,7 @@ class ReplayedLoop(Replayer):
 
     @property
     def facts(self) -> ReplayFacts:
-        """What replays found. No step is replayed at another batch size."""
+        """The findings of the replays. No step is replayed at another batch size."""
         return self._log.facts(self.origins, _NO_SUM, projected=self._projected)
 
     def begin(self) -> None:
@@ -256,8 +256,8 @@ class ReplayedLoop(Replayer):
         trace.confirm(sums, trace.replay([], sums))
         batch = LoopBatch(trace, records, drawn, dataset_records, self._known, self._trained)
         of_batch = [*batch.tensors, *drawn]  # the loop may read the same records again after its sum
-        known = self._trained | {*map(id, of_batch)}
-        timeline.step = step = TracedStep(trace, batch.tensors, known, self._trained, batch.drawn)
+        skipped = self._trained | {*map(id, of_batch)}
+        timeline.step = step = TracedStep(trace, batch.tensors, skipped, self._trained, batch.drawn)
         self.origins.note_numbers(step, self._parameters)
         self.origins.note(step, sums, dataset_records)
         self.origins.between.begin(trace, of_batch, sums)

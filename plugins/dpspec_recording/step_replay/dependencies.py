@@ -1,7 +1,7 @@
 """Which values from before a step its targets move with, and where these come from.
 
 Targets are tensors of a traced step, such as its clipped sum. An :class:`Origin` names the tensors from before the step
-that come from one place: a table of all records, values of the batch before, weights of an earlier training. A replay
+that have one source: a table of all records, values of the batch before, weights of an earlier training. A replay
 gives these other values. The targets depend on them if they move.
 """
 
@@ -36,14 +36,14 @@ class TracedStep:
     Attributes:
         trace: Its stopped trace.
         batch: The tensors of its batch, each with a row for each record.
-        known: The numbers (``id``) of the tensors of the batch and of the trained parameters.
+        skipped: The numbers (``id``) of the tensors of the batch and of the trained parameters.
         trained: The numbers (``id``) of the trained parameters, which hold no records.
-        drawn: The records of the batch in their dataset; None if they are not known.
+        drawn: The records of the batch in their dataset; None if they are not skipped.
     """
 
     trace: StepTrace
     batch: Sequence[Tensor]
-    known: AbstractSet[int]
+    skipped: AbstractSet[int]
     trained: AbstractSet[int] = frozenset()
     drawn: DrawnRecords | None = None
 
@@ -51,10 +51,10 @@ class TracedStep:
     def unknown(self) -> list[Tensor]:
         """The other tensors from before the step that its operations read or write."""
         tensors = self.trace.tensors_before()
-        return [tensor for tensor in tensors if id(tensor) not in self.known and tensor.layout == torch.strided]
+        return [tensor for tensor in tensors if id(tensor) not in self.skipped and tensor.layout == torch.strided]
 
     def held_records(self) -> HeldRecords:
-        """The other places at which the step holds the records of its batch."""
+        """The other tensors in which the step holds the records of its batch."""
         values = list(map(self.trace.value_before, self.batch))
         return HeldRecords(self.trace, self.batch, values, self.drawn, omitted=self.trained)
 
@@ -63,14 +63,14 @@ class TracedStep:
         part = self.trace.part(self.trace.operations[:end], self.trace.before)
         records = self.held_records()
         for scale in _SCALES:
-            others = [value.roll(-1, 0) for value in records.values]
-            others = [value * scale if value.is_floating_point() else value for value in others]
-            memory = records.memory(range(len(others[0])), others)
-            yield part.replay([*zip(self.batch, others, strict=False)], targets, memory)
+            replaced = [value.roll(-1, 0) for value in records.values]
+            replaced = [value * scale if value.is_floating_point() else value for value in replaced]
+            memory = records.memory(range(len(replaced[0])), replaced)
+            yield part.replay([*zip(self.batch, replaced, strict=False)], targets, memory)
 
 
 @dataclass(frozen=True)
-class Place:
+class Region:
     """Values of a tensor from before a step.
 
     Attributes:
@@ -97,47 +97,47 @@ class Place:
 
 
 class Origin(Protocol):
-    """Finds the values from before a step that come from one place."""
+    """Finds the values from before a step that have one source."""
 
-    def places(self, step: TracedStep, tensor: Tensor) -> Iterable[Place]:
+    def regions(self, step: TracedStep, tensor: Tensor) -> Iterable[Region]:
         """The values of a tensor of real numbers from before the step that come from there."""
 
 
-def dependencies(step: TracedStep, targets: Sequence[Tensor], origins: Mapping[str, Origin]) -> dict[str, list[Place]]:
+def dependencies(step: TracedStep, targets: Sequence[Tensor], origins: Mapping[str, Origin]) -> dict[str, list[Region]]:
     """By the name of their origin, the values from before the step that move its targets.
 
-    There are none if a replay with the same values does not give the targets again.
+    It is empty if a replay with the same values does not give the targets again.
     """
-    read = {name: places for name, origin in origins.items() if (places := places_of(step, origin))}
+    read = {name: regions for name, origin in origins.items() if (regions := regions_of(step, origin))}
     if read and moves(step.trace, targets, [], [_SAME]):
         return {}
-    found = {}
-    for name, places in read.items():
-        if moves(step.trace, targets, places):
-            single = [place for place in places[:_MOST] if moves(step.trace, targets, [place])]
-            found[name] = single or places  # several together may move what each alone does not
-    return found
+    moving = {}
+    for name, regions in read.items():
+        if moves(step.trace, targets, regions):
+            single = [region for region in regions[:_MOST] if moves(step.trace, targets, [region])]
+            moving[name] = single or regions  # several together may move targets that each alone leaves
+    return moving
 
 
-def places_of(step: TracedStep, origin: Origin) -> list[Place]:
+def regions_of(step: TracedStep, origin: Origin) -> list[Region]:
     """The values from before the step that come from an origin."""
     unknown = (tensor for tensor in step.unknown if tensor.is_floating_point() and tensor.numel())
-    return [place for tensor in unknown for place in origin.places(step, tensor)]
+    return [region for tensor in unknown for region in origin.regions(step, tensor)]
 
 
 def moves(
     trace: StepTrace,
     targets: Sequence[Tensor],
-    places: Sequence[Place],
-    others: Sequence[tuple[float, float]] = _OTHER_VALUES,
+    regions: Sequence[Region],
+    changes: Sequence[tuple[float, float]] = _OTHER_VALUES,
 ) -> bool:
-    """Whether the targets of a step move if values from before it, all at these places, are others.
+    """Whether the targets of a step move if values from before it, all in these regions, change.
 
-    others: factors and summands of these. A replay that another number of Python would change shows nothing.
+    changes: factors and summands of the values. A replay that another number of Python would change shows nothing.
     """
-    for factor, shift in others:
+    for factor, shift in changes:
         try:
-            moved = replay_with(trace, targets, places, factor, shift)
+            moved = replay_with(trace, targets, regions, factor, shift)
         except AbstainError:
             return False
         except (IndexError, RuntimeError):  # as of an index from another table
@@ -150,13 +150,13 @@ def moves(
 
 @torch.no_grad()
 def replay_with(
-    trace: StepTrace, targets: Sequence[Tensor], places: Sequence[Place], factor: float, shift: float
+    trace: StepTrace, targets: Sequence[Tensor], regions: Sequence[Region], factor: float, shift: float
 ) -> list[Tensor]:
     """The targets of a step if values from before it are multiplied by a factor, and grow by a summand."""
     memory: dict[int, Tensor] = {}
-    for place in places:
-        address = address_of(place.tensor)
+    for region in regions:
+        address = address_of(region.tensor)
         if address not in memory:
-            memory[address] = trace.memory_before(place.tensor)
-        place.change(memory[address], factor, shift)
+            memory[address] = trace.memory_before(region.tensor)
+        region.change(memory[address], factor, shift)
     return trace.replay([], targets, memory)

@@ -44,7 +44,7 @@ class ReplayFacts:
     failure: why the last chosen step that was not replayed was not. origins: by the origin of values from outside of
     the batch (:mod:`~dpspec_recording.step_replay.origins`), the number of steps whose sum depends on them. varying:
     the number of traced steps with another number of Python in their operations than an earlier one; testing: with a
-    condition on the batch in Python; logging: that read numbers of the batch, and whose operations use none of them.
+    condition on the batch in Python; logging: that read numbers of the batch, and whose operations use none.
     projected: the number of replayed steps whose sum is clipped again as a whole.
     replaced: the types and shapes of the tensors whose rows replays replace. unreplayed: the reasons for kinds of steps
     without a replayed one.

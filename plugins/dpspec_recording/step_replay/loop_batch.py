@@ -36,7 +36,7 @@ class LoopBatch:
         records: int,
         drawn: Sequence[Tensor],
         dataset_records: int | None,
-        known: Collection[int],
+        model_ids: Collection[int],
         trained: Collection[int],
     ) -> None:
         """Search a stopped trace.
@@ -46,8 +46,8 @@ class LoopBatch:
             records: The number of drawn records.
             drawn: The tensors of indices that the loop reported.
             dataset_records: The number of records of the dataset, if it is known.
-            known: The numbers (``id``) of the model's tensors.
-            trained: Those of its trained parameters.
+            model_ids: The numbers (``id``) of the model's tensors.
+            trained: The same of its trained parameters.
 
         Raises:
             AbstainError: No replay can replace the records.
@@ -56,19 +56,19 @@ class LoopBatch:
         indices = drawn[0].detach().reshape(-1).long() if len(drawn) == 1 else torch.zeros(0, dtype=torch.long)
         is_known = len(indices) == records and bool((indices < (dataset_records or 0)).all())
         self.drawn = DrawnRecords((), indices, dataset_records or 0) if is_known else None
-        self.tensors = self._picked(trace, records, known)
+        self.tensors = self._picked(trace, records, model_ids)
         if self.tensors and (picking := self._omitted_by(trace, records, drawn, trained)):
             raise AbstainError(
                 f"{picking} reads a row for each drawn record that no replay replaces: pick rows by indexing or "
                 "index_select"
             )
-        self.tensors = self.tensors or self._rows(trace, known) or _indices(trace, drawn, records)
+        self.tensors = self.tensors or self._rows(trace, model_ids) or _indices(trace, drawn, records)
         if not self.tensors:
             raise AbstainError("it has no tensor with a row for each drawn record")
 
-    def _picked(self, trace: StepTrace, records: int, known: Collection[int]) -> list[Tensor]:
+    def _picked(self, trace: StepTrace, records: int, model_ids: Collection[int]) -> list[Tensor]:
         """The tensors with a row for each record that the step picks from data of before."""
-        of_model, picked = {*known}, set[int]()
+        of_model, picked = {*model_ids}, set[int]()
         for operation in trace.operations:
             if of_model & {*map(id, tensors_in((operation.args, dict(operation.kwargs))))}:
                 of_model |= {*map(id, tensors_in(operation.results))}
@@ -80,7 +80,7 @@ class LoopBatch:
         batch: list[Tensor] = []
 
         def is_data(tensor: Tensor) -> bool:
-            if id(tensor) not in produced and id(tensor) not in data and not {id(tensor)} & {*known, *picked}:
+            if id(tensor) not in produced and id(tensor) not in data and not {id(tensor)} & {*model_ids, *picked}:
                 rows = bool(tensor.dim()) and len(tensor) == records and not tensor.is_complex()
                 data[id(tensor)] = rows
                 if rows:
@@ -118,8 +118,8 @@ class LoopBatch:
             if any(id(tensor) in replaced for tensor in arguments):
                 replaced |= {*map(id, results)}
             elif any(id(tensor) in indices for tensor in arguments):
-                others = {*produced, *indices, *trained}
-                is_data = any(tensor.dim() and id(tensor) not in others for tensor in arguments)
+                skipped = {*produced, *indices, *trained}
+                is_data = any(tensor.dim() and id(tensor) not in skipped for tensor in arguments)
                 rows = [tensor for tensor in results if tensor.dim() and len(tensor) == records]
                 if is_data and not all(id(tensor) in replaced for tensor in rows):
                     return str(operation.function)
@@ -127,7 +127,7 @@ class LoopBatch:
             produced |= {*map(id, results)}
         return ""
 
-    def _rows(self, trace: StepTrace, known: Collection[int]) -> list[Tensor]:
+    def _rows(self, trace: StepTrace, model_ids: Collection[int]) -> list[Tensor]:
         """Copies of the drawn rows of tensors with a row for each record, if the step picks rows one by one.
 
         A replay replaces the rows in the tensors themselves, where the step reads them.
@@ -137,7 +137,7 @@ class LoopBatch:
         tables = [
             tensor
             for tensor in trace.tensors_before()
-            if tensor.dim() and len(tensor) == self.drawn.records and id(tensor) not in known
+            if tensor.dim() and len(tensor) == self.drawn.records and id(tensor) not in model_ids
         ]
         indices = self.drawn.indices
         return [trace.value_before(table)[indices.to(table.device)] for table in tables if not table.is_complex()]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from dpspec_recording.step_replay.dependencies import Place, TracedStep, replay_with
+from dpspec_recording.step_replay.dependencies import Region, TracedStep, replay_with
 from dpspec_recording.step_replay.projected_sums import ProjectedSum, flat
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of
 
@@ -87,16 +87,16 @@ class LoopReplays:
 
     def compare_earlier(self, earlier: Sequence[Tensor]) -> None:
         """Let the sum of the step before grow by 1."""
-        grown = flat(replay_with(self._step.trace, self._sums, [Place(total) for total in earlier], 1.0, 1.0))
+        grown = flat(replay_with(self._step.trace, self._sums, [Region(total) for total in earlier], 1.0, 1.0))
         self._note(earlier_sum=float((grown - flat(self._sums)).norm()) / self._clip_norm)
 
     def replace_records(self) -> None:
         """Give a record other values."""
         moved = 0.0
         for row in self._random.sample(range(len(self._step.batch[0])), _RECORDS):
-            others = (self._replayed(values, [row]) for values in self._values(row))
+            replaced = (self._replayed(values, [row]) for values in self._values(row))
             # a record of one token may have no loss, as the mean over no token
-            results = [total for total in (self._executed, *others) if bool(total.isfinite().all())]
+            results = [total for total in (self._executed, *replaced) if bool(total.isfinite().all())]
             distances = (float((a - b).norm()) for index, a in enumerate(results) for b in results[:index])
             moved = max(moved, *distances, 0.0)
             self.replacements += len(results) - 1
@@ -105,7 +105,7 @@ class LoopReplays:
         self._note(moved=moved / self._clip_norm)
 
     def replace_halves(self) -> None:
-        """Give some records, all others, and all of them other values."""
+        """Give some records, then the rest, then the whole batch other values."""
         half = torch.tensor([self._random.random() < 0.5 for _ in range(len(self._step.batch[0]))])
         half[:2] = torch.tensor([True, False])
         for scale in _SCALES[:2]:

@@ -1,6 +1,6 @@
-"""Origins of the values that a step reads: each names those from before the step that come from one place.
+"""Origins of the values that a step reads: each names those from before the step of one source.
 
-The mistakes: a few records, a table of all of them, or weights that were trained on them are in the loss of each one::
+The mistakes: a few records, a table of all records, or weights that were trained on them are in the loss of each one::
 
     loss = criterion(embed(batch) @ embed(x[:10]).T, labels)                   # rows of the dataset
     loss = criterion((embed(batch) @ bank.T).softmax(1) @ bank, labels)        # a memory bank
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from dpspec_recording.step_replay.calls import Pauses
-from dpspec_recording.step_replay.dependencies import Origin, Place, TracedStep, dependencies, places_of
+from dpspec_recording.step_replay.dependencies import Origin, Region, TracedStep, dependencies, regions_of
 from dpspec_recording.step_replay.facts import BATCH_BEFORE, DATASET, NUMBER, ROWS, TABLE, WEIGHTS
 from dpspec_recording.step_replay.followed_values import BetweenSteps, FollowedValues
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
@@ -56,10 +56,10 @@ class Followed:
     def __init__(self, values: Callable[[], FollowedValues], *, with_rows: bool) -> None:
         self._values, self._with_rows = values, with_rows
 
-    def places(self, step: TracedStep, tensor: Tensor) -> Iterator[Place]:
+    def regions(self, step: TracedStep, tensor: Tensor) -> Iterator[Region]:
         lengths = () if self._with_rows else (len(step.batch[0]), 0 if step.drawn is None else step.drawn.records)
         if tensor in self._values() and not (tensor.dim() and len(tensor) in lengths):
-            yield Place(tensor)
+            yield Region(tensor)
 
 
 class RecordTable:
@@ -71,7 +71,7 @@ class RecordTable:
     """
 
     @staticmethod
-    def places(step: TracedStep, tensor: Tensor) -> Iterator[Place]:
+    def regions(step: TracedStep, tensor: Tensor) -> Iterator[Region]:
         drawn = step.drawn
         if drawn is None or drawn.records < _FEWEST or tensor.dim() not in (1, 2) or tensor.numel() > _MOST_OF_TABLE:
             return
@@ -83,7 +83,7 @@ class RecordTable:
             if sampled is not None and depends_on_records(value.t() if transposed else value, *sampled):
                 undrawn = torch.ones(drawn.records, dtype=torch.bool)
                 undrawn[drawn.indices.cpu()] = False
-                yield Place(tensor, undrawn, transposed)
+                yield Region(tensor, undrawn, transposed)
 
 
 def depends_on_records(table: Tensor, rows: Sequence[Tensor], indices: Tensor) -> bool:
@@ -117,7 +117,7 @@ class DatasetRows:
         """tables: returns the tensors (n, ...) of the dataset."""
         self._tables = tables
 
-    def places(self, step: TracedStep, tensor: Tensor) -> Iterator[Place]:
+    def regions(self, step: TracedStep, tensor: Tensor) -> Iterator[Region]:
         if step.drawn is None or not tensor.dim() or tensor.numel() > _MOST_OF_ROWS:
             return
         width = tensor.numel() if tensor.dim() == 1 else tensor[0].numel()
@@ -128,7 +128,7 @@ class DatasetRows:
             drawn = set[bytes]().union(*(_bytes(table[step.drawn.indices.to(table.device)]) for table in tables))
             outside = torch.tensor([row not in drawn for row in _bytes(rows)])
             if bool(outside.any()) and any(_are_rows(rows[outside.to(rows.device)], table) for table in tables):
-                yield Place(tensor, outside)
+                yield Region(tensor, outside)
 
 
 def _flat(rows: Tensor) -> Tensor:
@@ -145,8 +145,8 @@ def _are_rows(rows: Tensor, table: Tensor) -> bool:
     column = int((table != table[:1]).sum(0).argmax())
     keys = torch.isin(table[:, column].float(), rows[:, column].float().to(table.device))
     of_table = set(_bytes(table[keys]))
-    found = [row for key, row in zip(_bytes(rows), rows, strict=True) if key in of_table]
-    return any(row.unique().numel() >= _FEWEST_VALUES for row in found)
+    records = [row for key, row in zip(_bytes(rows), rows, strict=True) if key in of_table]
+    return any(row.unique().numel() >= _FEWEST_VALUES for row in records)
 
 
 class EarlierWeights:
@@ -156,9 +156,9 @@ class EarlierWeights:
         """earlier: all such weights."""
         self._earlier = earlier
 
-    def places(self, step: TracedStep, tensor: Tensor) -> Iterator[Place]:
+    def regions(self, step: TracedStep, tensor: Tensor) -> Iterator[Region]:
         if any(True for _ in self.of(step, tensor)):
-            yield Place(tensor)
+            yield Region(tensor)
 
     def of(self, step: TracedStep, tensor: Tensor) -> Iterator[TrainedWeights]:
         """The weights with the values of a tensor."""
@@ -259,7 +259,7 @@ class SumOrigins:
 
     def read(self, step: TracedStep, origin: str) -> bool:
         """Whether a step reads values of an origin."""
-        return bool(places_of(step, self._origins[origin]))
+        return bool(regions_of(step, self._origins[origin]))
 
     def note(
         self, step: TracedStep, sums: Sequence[Tensor], records: int | None = None, omitted: Collection[str] = ()
@@ -269,12 +269,14 @@ class SumOrigins:
         Args:
             step: The step.
             sums: Its clipped sum.
-            records: The number of records of the dataset, if tables of them are constants of the step.
+            records: The number of records of the dataset, if its tables are constants of the step.
             omitted: The names of origins that are not searched.
         """
         self.constants.note(step, records)
         origins = {name: origin for name, origin in self._origins.items() if name not in omitted}
-        found = dependencies(step, sums, origins)
-        self.steps.update(name for name in found if name != WEIGHTS)
-        weights = (weights for place in found.get(WEIGHTS, ()) for weights in self._of_weights.of(step, place.tensor))
+        moving = dependencies(step, sums, origins)
+        self.steps.update(name for name in moving if name != WEIGHTS)
+        weights = (
+            weights for region in moving.get(WEIGHTS, ()) for weights in self._of_weights.of(step, region.tensor)
+        )
         self.weights += [new for new in dict.fromkeys(weights) if new not in self.weights]

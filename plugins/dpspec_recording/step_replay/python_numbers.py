@@ -7,7 +7,7 @@ The mistake: the loss of a record uses a number that the script read from the wh
 A replay repeats the number as executed. Steps with the same operations show it: the read numbers differ, and so does
 the used one. If it, or its reciprocal, is the same linear function of a read number at three steps, it follows from it.
 If all numbers of the operations, and all tensors that the script made between them, are the same although each read
-number differs, the script only logs what it read.
+number differs, the script only logs them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class PythonNumbers:
     Attributes:
         varying: The number of steps with another number than an earlier one, for another reason than the batch size.
         testing: The number of steps with a condition on the batch, as of ``if``: it may have skipped the batch.
-        logging: The number of steps that read numbers of the batch before the sum, of which no operation uses one.
+        logging: The number of steps that read numbers of the batch before the sum, and whose operations use none.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class PythonNumbers:
     def may_be_used(self) -> bool:
         """Whether steps that read numbers have other operations, or other numbers in them, than each other.
 
-        A script may choose these by what it read. The first step has other ones, as it adds to no earlier gradients.
+        A script may choose these by the read numbers. The first step has others, as it adds to no earlier gradients.
         """
         return self._differs or len({*self._kinds[1:]}) > 1
 
@@ -93,7 +93,7 @@ class PythonNumbers:
             parameters: The trained parameters.
 
         Returns:
-            Whether a number follows from one that the script read before, and whether it only logs what it read.
+            Whether a number follows from one that the script read before, and whether it only logs the read numbers.
         """
         step, functions = _numbers(trace, batch, parameters)
         self.testing += step.is_tested
@@ -107,7 +107,7 @@ class PythonNumbers:
         self.varying += bool(columns)
         if step.reads:
             self._kinds.append(hash(kind))
-            self._differs |= not all(_is_same(one, step) for one in steps[:-1])
+            self._differs |= not all(_is_same(before, step) for before in steps[:-1])
         is_logged = bool(step.reads) and not step.is_tested and not self.may_be_used and _are_unused(steps)
         self.logging += is_logged
         return any(_follows(steps, column) for column in columns), is_logged
@@ -150,14 +150,14 @@ def _read_before(trace: StepTrace, omitted: set[int]) -> list[Tensor]:
 
     A backward pass reads results of operations by other tensors of the same memory.
     """
-    found: dict[int, Tensor] = {}
-    made = {*omitted}
+    read: dict[int, Tensor] = {}
+    produced = {*omitted}
     for operation in trace.operations:
         tensors = tensors_in((operation.args, dict(operation.kwargs)))
-        made |= overwritten_by(operation)
-        found |= {id(tensor): tensor for tensor in tensors if address_of(tensor) not in made}
-        made |= {*operation.addresses} - {*map(address_of, tensors)}
-    return list(found.values())
+        produced |= overwritten_by(operation)
+        read |= {id(tensor): tensor for tensor in tensors if address_of(tensor) not in produced}
+        produced |= {*operation.addresses} - {*map(address_of, tensors)}
+    return list(read.values())
 
 
 def _values(tensor: Tensor, of_batch: Collection[int]) -> Iterator[Any]:
@@ -167,7 +167,7 @@ def _values(tensor: Tensor, of_batch: Collection[int]) -> Iterator[Any]:
 
 
 def _content(tensor: Tensor) -> Hashable:
-    """What is equal for equal values."""
+    """The shape and a digest of the values."""
     if tensor.numel() > _MOST_VALUES or tensor.layout != torch.strided:
         return object()
     values = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -176,8 +176,8 @@ def _content(tensor: Tensor) -> Hashable:
 
 def _are_unused(steps: Sequence[_Step]) -> bool:
     """Whether the operations of the last step use no number that it read: they are the same where the reads differ."""
-    *others, last = steps
-    return bool(others) and all(any(step.reads[n] != read for step in others) for n, read in enumerate(last.reads))
+    *earlier, last = steps
+    return bool(earlier) and all(any(step.reads[n] != read for step in earlier) for n, read in enumerate(last.reads))
 
 
 def _is_same(first: _Step, last: _Step) -> bool:

@@ -1,4 +1,4 @@
-"""What the replays of each kind of training have in common: the chosen steps, what they found, and its facts."""
+"""The common part of the replays of each kind of training: the chosen steps, the findings, and their facts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: _ALWAYS took less than SHARE of the training's time.
 _FIRST, _ALWAYS, SHARE = 2.0, 2, 0.05
 
-#: Why steps that only seemed to log what they read of their batch are not replayed.
+#: Why steps that only seemed to log the numbers that they read of their batch are not replayed.
 _USED = (
     "steps that read numbers of the batch in Python call other operations, or with other numbers, than each other: "
     "read numbers for logs after the step"
@@ -39,7 +39,7 @@ _LARGEST = 1e9
 
 
 class ReplayLog:
-    """The steps that were replayed, and what they showed.
+    """The replayed steps, and their findings.
 
     Attributes:
         steps: The number of steps that are over.
@@ -101,7 +101,7 @@ class ReplayLog:
     def facts(
         self, origins: SumOrigins, none_tried: str, sizes: SizeFacts | None = None, projected: int = 0
     ) -> ReplayFacts:
-        """What replays found. none_tried: why no step was replayed, if none was tried."""
+        """The findings of the replays. none_tried: why no step was replayed, if none was tried."""
         unreplayed = self.calls.unreplayed if self.replayed else (self.failure or none_tried,)
         if origins.numbers.logging and origins.numbers.may_be_used:
             unreplayed = (*unreplayed, _USED)
@@ -129,7 +129,7 @@ class Replayer:
 
     Attributes:
         pauses: Of the recorder's own operations.
-        origins: What the sums of traced steps depend on.
+        origins: The values from before traced steps that move their sums.
         maps: Of the noisy gradient between its noise and the update.
         own_updates: The updates of the script's own class of optimizer.
         others: The steps of other optimizers, whose gradients may read records.
@@ -181,7 +181,7 @@ class Replayer:
         return {id(parameter) for parameter in self._parameters}
 
     def _paused(self, trace: StepTrace, observe: Callable[[], None]) -> None:
-        """Observe a trace that goes on afterwards, unless it failed."""
+        """Observe a trace, which continues afterwards unless it failed."""
         trace.stop()
         with self._log.timed(), contextlib.suppress(Exception):  # operations that cannot be repeated
             if not trace.failure:

@@ -1,6 +1,6 @@
 """The moments of a traced step: when its passes, its sum, its noise and its update had their values.
 
-A trace begins with the batch that a loader returns (``loaded``), or with the first forward pass. It goes on to the
+A trace begins with the batch that a loader returns (``loaded``), or with the first forward pass. It continues to the
 clipped ``SUM``, the ``NOISE``, the ``UPDATE`` and its end (``OVER``), and after it until the next batch.
 """
 
@@ -150,14 +150,14 @@ class PassTimeline(Timeline):
             hook.remove()
         self._hooks = []
 
-    def labels(self, known: Collection[int]) -> list[Tensor]:
+    def labels(self, model_ids: Collection[int]) -> list[Tensor]:
         """Integers from before the step with a row for each record of the first pass, such as labels.
 
         The loss reads them before the first gradient. Later operations may read other tensors of the same length: the
         labels of another physical batch, or records that are loaded for it. Labels that the step sorts, as the records
-        were before, count in their new order. known: the numbers (``id``) of the model's tensors.
+        were before, count in their new order. model_ids: the numbers (``id``) of the model's tensors.
         """
-        size, produced = len(self.inputs[0]), {*map(id, self.inputs), *known}
+        size, produced = len(self.inputs[0]), {*map(id, self.inputs), *model_ids}
         labels: list[Tensor] = []
         start = self.passes[0].operations if self.passes else 0
         end = self.moments[LOSS].operations if LOSS in self else None

@@ -109,7 +109,7 @@ class ReplayedSteps(Replayer):
 
     @property
     def facts(self) -> ReplayFacts:
-        """What replays found."""
+        """The findings of the replays."""
         return self._log.facts(self.origins, _ONE_RECORD, self._sizes.facts)
 
     @property
@@ -215,7 +215,7 @@ class ReplayedSteps(Replayer):
             return
         if timeline.is_noisy:
             timeline.trace.give_up(_INTERRUPTED)
-        elif OVER in timeline or timeline.loaded or not all(one.gradients for one in timeline.passes):
+        elif OVER in timeline or timeline.loaded or not all(each_pass.gradients for each_pass in timeline.passes):
             timeline.trace.limits_copies = True
             self._paused(timeline.trace, lambda: self._replay_other(timeline, optimizer))
             if OVER in timeline:
@@ -242,8 +242,8 @@ class ReplayedSteps(Replayer):
         """The step of a timeline. batch: its tensors with a row for each record; None for all that are known."""
         if batch is None:
             batch = timeline.loaded or [*timeline.inputs, *timeline.labels(self._known)]
-        known = self._trained | {*map(id, timeline.of_batch)}
-        return TracedStep(timeline.trace, batch, known, self._trained, self._drawn())
+        skipped = self._trained | {*map(id, timeline.of_batch)}
+        return TracedStep(timeline.trace, batch, skipped, self._trained, self._drawn())
 
     def _note_public(self, batch: Any) -> None:
         assert self._public is not None
@@ -297,8 +297,10 @@ class ReplayedSteps(Replayer):
 
     def _has_earlier_gradients(self) -> bool:
         """Whether gradients from before another optimizer's step join the sum: replays would miss their records."""
-        held = (getattr(p, name, None) for p in self._model.parameters() for name in ("grad_sample", "summed_grad"))
-        return _OTHER_STEPPED in self._seen and any(gradient is not None for gradient in held)
+        gradients = (
+            getattr(p, name, None) for p in self._model.parameters() for name in ("grad_sample", "summed_grad")
+        )
+        return _OTHER_STEPPED in self._seen and any(gradient is not None for gradient in gradients)
 
     def _choose(self) -> bool:
         """Whether to trace the step, which is decided once."""

@@ -22,6 +22,7 @@ DRAWN = torch.randperm(RECORDS, generator=GENERATOR)[:16]
 ENCODER = torch.randn(WIDTH, 6, generator=GENERATOR)
 EMBEDDINGS, PUBLIC = torch.tanh(X @ ENCODER), torch.tanh(torch.randn(RECORDS, 6, generator=GENERATOR))
 SCORES = torch.sigmoid(2.0 * X[:, 0] - X[:, 1])
+QUANTILES = (X[:, 0].argsort().argsort() // (RECORDS // WIDTH + 1)).float()
 #: Sorted and of few directions: its rows are similar to their neighbors, as no record is.
 POSITIONS = torch.stack([(torch.arange(RECORDS) / 10.0**k).sin() for k in range(6)], 1)
 
@@ -63,6 +64,7 @@ READING_ALL = {
         one_hot(Y, 2).float()
     ),
     "scores of all": lambda x, index: x * SCORES.mean(),
+    "quantiles of all that pick rows": lambda x, index: x * ENCODER[QUANTILES.long()].mean(0),  # others are no rows
 }
 HONEST = {
     "a public bank": attention(PUBLIC),
