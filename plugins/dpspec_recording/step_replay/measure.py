@@ -114,7 +114,7 @@ def measure(
     except Exception as error:
         return StepReplay(abstained=f"{type(error).__name__}: {error}"[:200])
     is_shown = result.is_large or result.mixes_records
-    if trace.reads and not (is_shown or is_logged):  # the number may carry the record
+    if trace.reads and not is_shown and not (is_logged and not trace.branches):  # the number may carry the record
         return StepReplay(abstained=trace.reads)
     return result
 
@@ -172,7 +172,7 @@ class _Replays:
         A step may also log the loss over all records, which no replay distinguishes from a use. Then the replay with
         the batch alone counts, unless this one shows a fault.
         """
-        reads = self._trace.reads
+        reads, branches = self._trace.reads, self._trace.branches
         for number, replaced in enumerate(variants):
             try:
                 moved = self._replay(replaced, locations.memory([row], replaced))
@@ -180,9 +180,9 @@ class _Replays:
                 continue
             self._add(row, moved, self._same)
             complete = number == 0 and self._trace.reads == reads
-            self._trace.reads = reads
+            self._trace.reads, self._trace.branches = reads, branches
             return complete
-        self._trace.reads = reads
+        self._trace.reads, self._trace.branches = reads, branches
         return False
 
     def compare(self, row: int, base: Sequence[Tensor], extreme: Sequence[Tensor]) -> None:

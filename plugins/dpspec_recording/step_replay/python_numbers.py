@@ -108,7 +108,7 @@ class PythonNumbers:
         if step.reads:
             self._kinds.append(hash(kind))
             self._differs |= not all(_is_same(before, step) for before in steps[:-1])
-        is_logged = bool(step.reads) and not step.is_tested and not self.may_be_used and _are_unused(steps)
+        is_logged = bool(step.reads) and not self.may_be_used and _are_unused(steps)
         self.logging += is_logged
         return any(_follows(steps, column) for column in columns), is_logged
 
@@ -182,7 +182,7 @@ def _are_unused(steps: Sequence[_Step]) -> bool:
 
 def _is_same(first: _Step, last: _Step) -> bool:
     """Whether two steps use the same numbers and tensors, except for the batch size."""
-    if first.is_tested or first.tensors != last.tensors:
+    if first.tensors != last.tensors:
         return False
     if (len(first.sizes), len(first.reads)) != (len(last.sizes), len(last.reads)):
         return False

@@ -356,6 +356,8 @@ class ReplayedSteps(Replayer):
                 # rows of other physical batches are outside of this one
                 self.origins.note(step, sums, omitted=() if len(timeline.passes) == 1 else (ROWS,))
                 self.origins.between.begin(trace, timeline.of_batch)
+            if is_logged and not trace.branches:
+                trace.reads = ""
             if not self._ghost:
                 passes = timeline.passes if self._is_batch_first else ()
                 self._sizes.note(trace, passes, sums if is_replayed else (), self._clip_norm)

@@ -84,7 +84,7 @@ def test_conditions_on_the_batch_are_counted(loss: Callable[[torch.Tensor, int],
         (lambda x, _: x * 2.0 if x.mean().item() > 0.0 else x + 2.0, False),
         (lambda x, _: x[: 2 + round(abs(100.0 * x.mean().item())) % 9], False),
         (lambda x, step: (x.mean().item(), x * 0.9**step), False),  # a schedule, or a function of the number
-        (lambda x, _: (x.mean().item(), bool(x.sum() > 99.0), x * 0.5), False),  # may skip the batch
+        (lambda x, _: (x.mean().item(), bool(x.sum() > 99.0), x * 0.5), True),  # replays test the condition
         (lambda x, _: ((x - x).sum().item(), x * 0.5), False),  # the same number at each step
     ],
 )
@@ -107,10 +107,13 @@ class Reading(Training):
     """Each step reads its loss before the step; ``weigh`` makes a weight of it."""
 
     weigh: Callable[[float], Any]
+    limit, losses = 1e9, "mean"
 
     def step(self, x: Any, y: Any) -> None:
         self.private.zero_grad()
-        loss = cross_entropy(self.model(x), y)
+        loss = cross_entropy(self.model(x), y, reduction=self.losses)
+        if x.abs().max() > self.limit:
+            loss = loss / loss
         (loss * self.weigh(loss.item())).backward()
         self.private.step()
 
@@ -118,17 +121,22 @@ class Reading(Training):
 @pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("weigh", "status"),
+    ("weigh", "options", "status"),
     [
-        (lambda loss: 0.5, ("proved", "no-deviation-found")),
-        (lambda loss: 1.0 / (0.1 + loss), ("open", "no-deviation-found")),
-        (lambda loss: loss > 0.69, ("open", "no-deviation-found")),
-        (torch.tensor, ("open", "no-deviation-found")),
+        (lambda loss: 0.5, {}, ("proved", "no-deviation-found")),
+        (lambda loss: 1.0 / (0.1 + loss), {}, ("open", "no-deviation-found")),
+        (lambda loss: loss > 0.69, {}, ("open", "no-deviation-found")),
+        (torch.tensor, {}, ("open", "no-deviation-found")),
+        (lambda loss: 0.5, {"limit": 20.0}, ("open", "no-deviation-found")),  # another branch with other records
+        (lambda loss: 0.5, {"losses": "sum"}, ("open", "no-deviation-found")),  # of another reduction than declared
     ],
 )
-def test_a_loss_that_is_read_before_the_step_is_proved_if_no_operation_uses_it(weigh, status, tmp_path: Path) -> None:
+def test_a_loss_that_is_read_before_the_step_is_proved_if_no_operation_uses_it(
+    weigh, options, status, tmp_path: Path
+) -> None:
     training = Reading()
     training.weigh = weigh
+    vars(training).update(options)
     training.run(tmp_path / "run")
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
     assert found.status == status
