@@ -28,7 +28,7 @@ from dpspec_recording.planting.planted import GradientCanaries
 from dpspec_recording.probes.probe import Events, Training
 from dpspec_recording.shards import local
 from dpspec_recording.step_replay.held_records import DrawnRecords
-from dpspec_recording.step_replay.record_tables import MOST_RECORDS
+from dpspec_recording.step_replay.origins import MOST_RECORDS
 from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.clipped_sums import ClippedGradients, summed_gradients
 from dpspec_recording.sums.ghost_sums import GhostSums

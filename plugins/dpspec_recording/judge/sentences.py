@@ -30,6 +30,7 @@ from dpspec_recording.probes.updates import Updates
 from dpspec_recording.rules import duplicate_records, second_optimizer
 from dpspec_recording.rules.duplicate_records import CopyFacts
 from dpspec_recording.rules.second_optimizer import OtherOptimizers
+from dpspec_recording.step_replay.facts import NUMBER
 
 F = TypeVar("F")
 
@@ -224,7 +225,7 @@ def _not_replayed(run: RecordedRun) -> str:
 def _varying(run: RecordedRun) -> str:
     """Whether operations of the sum use numbers that a replay repeats, although they vary: from earlier losses?"""
     replays = run.fact(Replays)
-    if replays is None or not replays.varying or replays.reading:
+    if replays is None or not replays.varying or replays.origins.get(NUMBER):
         return ""
     return "; the loss uses numbers that vary between steps (no loss of earlier steps)"
 
@@ -237,6 +238,12 @@ def _tested(run: RecordedRun) -> Iterator[str]:
         yield (
             f"no batch is skipped, repeated or weighed by a condition on its records: {steps} tested such a "
             "condition in Python before the sum (if, assert)"
+        )
+    if replays is not None and replays.logging:
+        steps = several(replays.logging, "traced step")
+        yield (
+            f"no batch is skipped, repeated or weighed by a number that the script read of it: {steps} read such "
+            "numbers before the sum (item(), numpy()), and used none"
         )
 
 

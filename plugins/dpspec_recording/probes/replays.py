@@ -21,7 +21,16 @@ from dpspec_recording.outcomes.conditions import NOT_REPLAYED, stated
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training, emits
-from dpspec_recording.step_replay.facts import ReplayFacts
+from dpspec_recording.step_replay.facts import (
+    BATCH_BEFORE,
+    DATASET,
+    NUMBER,
+    PROCESSES,
+    RADIUS,
+    ROWS,
+    TABLE,
+    ReplayFacts,
+)
 from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 
 if TYPE_CHECKING:
@@ -124,7 +133,8 @@ def _moves(facts: ReplayFacts, run: JudgedRun) -> Iterator[RunTest]:
     if facts.replayed >= 1.0:
         note = f"{facts.replacements:.0f} replacements at {facts.replayed:.0f} of {facts.tried:.0f} chosen steps"
         yield _replayed(SUM_MOVED, LARGEST_MOVE, facts.moved, LARGEST_MOVE * rounding, rounding, note)
-        yield _replayed(OTHERS_MOVED, 0.0, max(facts.outputs, facts.gradients), ROWS_ROUNDING, ROWS_ROUNDING, note)
+        moved = max(facts.outputs, facts.gradients, facts.interaction, facts.earlier_sum)
+        yield _replayed(OTHERS_MOVED, 0.0, moved, ROWS_ROUNDING, ROWS_ROUNDING, note)
     if facts.sizes is not None and facts.sizes.removed > 0.0:
         note = f"{facts.sizes.steps} steps at the batch size of another one"
         yield _replayed(REMOVED, 1.0, facts.sizes.removed, rounding, rounding, note)
@@ -132,6 +142,49 @@ def _moves(facts: ReplayFacts, run: JudgedRun) -> Iterator[RunTest]:
 
 def _replayed(fault: Fault, declared: float, moved: float, rounding: float, detectable: float, note: str) -> RunTest:
     return fault.compared(moved <= declared + rounding, declared, moved, note, detectable, whole=False)
+
+
+#: By the origin of the values on which a sum depends, the kind of such steps, the fault and its fix.
+_DOUBTS = {
+    BATCH_BEFORE: (
+        "replayed step",
+        "{} used values that the script computed from the batch before (a queue, a running mean, a hidden state): a "
+        "record then also changes the gradients of later batches; compute nothing from a batch for later steps",
+    ),
+    PROCESSES: (
+        "traced step",
+        "the clipped sum of {} of a rank depends on values that other processes sent before it, such as embeddings, "
+        "means or losses of their records: a record then also changes the gradients of others; exchange nothing before "
+        "the noise but numbers that read no record",
+    ),
+    NUMBER: (
+        "traced step",
+        "{} used a number that follows from one that the script read of the batch before its sum, by item() or "
+        "float(): a record then also changes the gradients of others; compute the loss of a record from it alone",
+    ),
+    RADIUS: (
+        "replayed step",
+        "{} clipped the sum again as a whole, with a number from another tensor, such as the largest norm: no replay "
+        "shows that this tensor depends on no record; clip to a constant number of Python",
+    ),
+    TABLE: (
+        "replayed step",
+        "{} used a table with a row for each record (a memory bank, embeddings, scores) at other records than the "
+        "drawn ones, and its rows depend on the records: a record then also changes the gradients of others; read such "
+        "a table at the drawn records alone",
+    ),
+    ROWS: (
+        "replayed step",
+        "{} used rows of the dataset outside of the batch (anchors, exemplars, a support set): these records change "
+        "the gradients of all others; use public rows",
+    ),
+    DATASET: (
+        "replayed step",
+        "{} used values that the script computed from all records or from earlier batches (centroids, a mean "
+        "prediction, a threshold): a record then also changes the gradients of others; compute them from public data, "
+        "or with noise whose epsilon you add",
+    ),
+}
 
 
 def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumption:
@@ -144,42 +197,9 @@ def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumptio
             "different thresholds of layers, the clip norm is the root of the sum of their squares), or the sum has a "
             "term of public data; report the sum of the contributions alone"
         )
-    if facts is not None and facts.carrying:
-        doubts.append(
-            f"{several(facts.carrying, 'replayed step')} used values that the script computed from the batch before (a "
-            "queue, a running mean, a hidden state): a record then also changes the gradients of later batches; "
-            "compute nothing from a batch for later steps"
-        )
-    if facts is not None and facts.exchanging:
-        doubts.append(
-            f"the clipped sum of {several(facts.exchanging, 'traced step')} of a rank depends on values that other "
-            "processes sent before it, such as embeddings, means or losses of their records: a record then also "
-            "changes the gradients of others; exchange nothing before the noise but numbers that read no record"
-        )
-    if facts is not None and facts.reading:
-        doubts.append(
-            f"{several(facts.reading, 'traced step')} used a number that follows from one that the script read of the "
-            "batch before its sum, by item() or float(): a record then also changes the gradients of others; compute "
-            "the loss of a record from it alone"
-        )
-    if facts is not None and facts.reading_radius:
-        doubts.append(
-            f"{several(facts.reading_radius, 'replayed step')} clipped the sum again as a whole, with a number "
-            "from another tensor, such as the largest norm: no replay shows that this tensor depends on no record; "
-            "clip to a constant number of Python"
-        )
-    if facts is not None and facts.tables:
-        doubts.append(
-            f"{several(facts.tables, 'replayed step')} used a table with a row for each record (a memory bank, "
-            "embeddings, scores) at other records than the drawn ones, and its rows depend on the records: a record "
-            "then also changes the gradients of others; read such a table at the drawn records alone"
-        )
-    if facts is not None and facts.computing:
-        doubts.append(
-            f"{several(facts.computing, 'replayed step')} used values that the script computed from all "
-            "records or from earlier batches (centroids, a mean prediction, a threshold): a record then also changes "
-            "the gradients of others; compute them from public data, or with noise whose epsilon you add"
-        )
+    if facts is not None:
+        counted = ((count, *_DOUBTS[name]) for name in _DOUBTS if (count := facts.origins.get(name)))
+        doubts += [text.format(several(count, kind)) for count, kind, text in counted]
     text = f", but {', and '.join(doubts)}" if doubts else _tested(facts)
     return stated("unmixed-batches", text, "unchecked" if doubts else "declared")
 

@@ -98,7 +98,7 @@ class ClassWeightsFromLabels(TrainingRule[ClassWeightFacts]):
         replayer, self._replayer = self._replayer, None
         if replayer is None or self._module:
             return
-        read = replayer.read
+        read = replayer.origins.constants
         label_counts = [self._counts] if self._counts is not None else map(_counts, read.tables.values())
         for counts in label_counts:
             if counts is not None:

@@ -107,7 +107,7 @@ class StandardizedFeatures(InputRule[ScalingFacts]):
         setup, self._setup = self._setup, None
         if setup is None or setup.replayer is None:
             return
-        read = setup.replayer.read
+        read = setup.replayer.origins.constants
         if not (read.vectors or read.numbers):
             return
         tables = tensors_of(setup.loader) or attributes_with_rows(setup.loader) or list(read.tables.values())

@@ -108,7 +108,7 @@ class TrainedBefore(TrainingRule[EarlierTraining]):
             self._earlier.append((weights, begins, common_records(weights.datasets, weights.loaded, private)))
 
     def facts(self) -> EarlierTraining:
-        read = [] if self._replayer is None else self._replayer.read_weights.found
+        read = [] if self._replayer is None else self._replayer.origins.weights
         facts = self._facts
         used = (
             EarlierWeights(

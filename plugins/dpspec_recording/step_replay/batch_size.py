@@ -9,6 +9,7 @@ for each record that the replay omits or repeats.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
+from dpspec_recording.step_replay.facts import SizeFacts
+from dpspec_recording.step_replay.timeline import Pass
 from dpspec_recording.step_replay.trace import AbstainError, Operation, Replay, StepTrace, tensors_in
 
 #: Relative difference of gradients at outputs from a multiple of others that rounding explains.
@@ -25,6 +28,9 @@ _ROUNDING = 1e-4
 
 #: Relative difference of numbers of Python that are equal.
 _EQUAL = 1e-6
+
+#: The largest number of steps in a row that are replayed for a comparison, and of a fact.
+_MOST_STEPS, _LARGEST = 6, 1e9
 
 #: Arguments that two steps must have in common; others, such as generators, come from the current step.
 _PLAIN = (bool, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -250,3 +256,49 @@ def _numbers(operation: Operation) -> list[bool]:
     named += [(kinds[name], value) for name, value in operation.kwargs.items()]
     factors = [any(word in kind for word in ("number", "float", "Tensor")) for kind, _ in named]
     return [factor for factor, (_, value) in zip(factors, named, strict=True) for _ in tree_leaves(value)]
+
+
+class BatchSizes:
+    """Replays steps at the batch size of an earlier one, or the last physical batch of a step at the size of its first.
+
+    Attributes:
+        needs_step: Whether a further step is to be replayed: until two had different sizes, and a few at most.
+    """
+
+    def __init__(self) -> None:
+        self._earlier: SizedStep | None = None
+        self._powers, self._removed = list[float](), 0.0
+        self._left = _MOST_STEPS
+
+    @property
+    def needs_step(self) -> bool:
+        return self._left > 0
+
+    def begin_again(self) -> None:
+        """The training does something else: a changed loss may be another reduction."""
+        self._left = _MOST_STEPS
+
+    def note(self, trace: StepTrace, passes: Sequence[Pass], sums: Sequence[Tensor], clip_norm: float) -> None:
+        """Compare a traced step. passes: of its physical batches; sums: none if no replay gave them."""
+        self._left -= self.needs_step
+        with contextlib.suppress(Exception):  # the step is not compared
+            first, *_, last = (passes[0], *passes)
+            current = sized_step(trace, last.records, last.gradients, sums if first is last else (), last.operations)
+            if first is last:
+                earlier, self._earlier = self._earlier, current
+            else:
+                earlier = sized_step(trace, first.records, first.gradients, (), first.operations)
+            if earlier is None:
+                return
+            effect = size_effect(earlier, current, trace, last.gradients, clip_norm)
+            self._powers.append(min(max(effect.power, -_LARGEST), _LARGEST))
+            self._removed = max(self._removed, min(effect.sum_moved, _LARGEST))
+            self._left = 0
+
+    @property
+    def facts(self) -> SizeFacts | None:
+        """None before the first step that was replayed at another batch size."""
+        powers = self._powers
+        if not powers:
+            return None
+        return SizeFacts(steps=len(powers), lowest=min(powers), highest=max(powers), removed=self._removed)

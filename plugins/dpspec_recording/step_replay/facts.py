@@ -1,10 +1,16 @@
 """What replays of steps find, without torch: replayers make these facts, and judges read them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from dpspec_recording.folder.merging import OWN_IF_ANY, Count, Names, Number, Real, join_by, union, word
+
+#: Origins of values that a sum depends on: of earlier batches, of all records, of other processes, and numbers that the
+#: script read. Weights of earlier trainings are named by a rule.
+BATCH_BEFORE, DATASET, TABLE, ROWS, WEIGHTS = "batch before", "dataset", "table", "rows", "weights"
+PROCESSES, NUMBER, RADIUS = "processes", "number", "radius"
 
 _SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
 
@@ -21,50 +27,52 @@ class SizeFacts:
     removed: Number = field(metadata=_MAX)
 
 
+def _sums(rows: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+    return {name: sum(row.get(name, 0) for row in rows) for name in dict.fromkeys(chain.from_iterable(rows))}
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplayFacts:
     """Replayed steps.
 
-    moved: the largest move of the sum in clip norms if a record is replaced; outputs, gradients: the largest changes of
-    other records; longest: the longest contribution in batches of equal records, in clip norms, 0 if there was no such
-    batch. failure: why the last chosen step that was not replayed was not. carrying: the number of steps whose
-    sum depends on values of the batch before; tables: on a table of all records. varying: the number of traced steps
-    with another number of Python in their operations than an earlier one; reading: with one that follows from a read
-    number; testing: with a condition on the batch in Python. exchanging: the number of steps whose sum depends on
-    values that other processes sent; projected: the number of replayed steps whose sum is clipped again as a whole;
-    reading_radius: those that read numbers from other tensors for it. computing: the number of steps whose sum depends
-    on values that the script computed from the dataset or from earlier batches. replaced: the types and shapes of the
-    tensors whose rows replays replace. unreplayed: the reasons for kinds of steps without a replayed one.
+    moved: the largest move of the sum in clip norms if a record is replaced; outputs, gradients: the largest relative
+    changes of the model's outputs at other records, and of gradients there; interaction: of a custom loop, the largest
+    change of the contributions of other records, in clip norms; earlier_sum: likewise the move of the sum if the sum of
+    the step before grows by 1; longest: the longest contribution in batches of equal records, in clip norms, 0 if there
+    was no such batch.
+    failure: why the last chosen step that was not replayed was not. origins: by the origin of values from outside of
+    the batch (:mod:`~dpspec_recording.step_replay.origins`), the number of steps whose sum depends on them. varying:
+    the number of traced steps with another number of Python in their operations than an earlier one; testing: with a
+    condition on the batch in Python; logging: that read numbers of the batch, and whose operations use none.
+    projected: the number of replayed steps whose sum is clipped again as a whole.
+    replaced: the types and shapes of the tensors whose rows replays replace. unreplayed: the reasons for kinds of steps
+    without a replayed one.
     """
 
     tried: Number = field(metadata=_SUM)
     replayed: Number = field(metadata=_SUM)
     replacements: Number = field(metadata=_SUM)
     moved: Number = field(metadata=_MAX)
-    outputs: Number = field(metadata=_MAX)
-    gradients: Number = field(metadata=_MAX)
-    longest: Number = field(metadata=_MAX)
+    outputs: Number = field(default=0.0, metadata=_MAX)
+    gradients: Number = field(default=0.0, metadata=_MAX)
+    interaction: Number = field(default=0.0, metadata=_MAX)
+    earlier_sum: Number = field(default=0.0, metadata=_MAX)
+    longest: Number = field(default=0.0, metadata=_MAX)
     failure: str = field(metadata=join_by(word))
-    carrying: Count = field(metadata=_SUM)
-    tables: Count = field(metadata=_SUM)
+    origins: Mapping[str, Count] = field(default_factory=dict, metadata=join_by(_sums))
     varying: Count = field(metadata=_SUM)
-    reading: Count = field(metadata=_SUM)
     testing: Count = field(metadata=_SUM)
+    logging: Count = field(default=0, metadata=_SUM)
+    projected: Count = field(default=0, metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
     replaced: Names = field(metadata=join_by(union))
     unreplayed: Names = field(metadata=join_by(union))
-    exchanging: Count = field(default=0, metadata=_SUM)
-    projected: Count = field(default=0, metadata=_SUM)
-    reading_radius: Count = field(default=0, metadata=_SUM)
-    computing: Count = field(default=0, metadata=_SUM)
 
     @classmethod
     def of_none(cls, failure: str) -> "ReplayFacts":
         """The facts of a training none of whose steps can be replayed, for a reason."""
-        names = ("tried", "replayed", "replacements", "moved", "outputs", "gradients", "longest")
-        counts: dict[str, Any] = dict.fromkeys(names, 0.0)
-        counts |= dict.fromkeys(("carrying", "tables", "varying", "reading", "testing"), 0)
-        return cls(**counts, failure=failure, sizes=None, replaced=(), unreplayed=(failure,))
+        measured: dict[str, Any] = dict.fromkeys(("tried", "replayed", "replacements", "moved"), 0.0)
+        return cls(**measured, varying=0, testing=0, failure=failure, sizes=None, replaced=(), unreplayed=(failure,))
 
 
 class ReplacedTensors:

@@ -12,15 +12,15 @@ factor of a layer. The operations of a traced step show the sources of the optim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from dpspec_recording.step_replay.dependencies import TracedStep
 from dpspec_recording.step_replay.facts import MapFacts
-from dpspec_recording.step_replay.held_records import HeldRecords
 from dpspec_recording.step_replay.trace import (
     TO_PYTHON,
     AbstainError,
@@ -37,9 +37,6 @@ _ROUNDINGS = 16.0
 
 #: The operations that divide a tensor in place.
 _DIVISIONS = {torch.ops.aten.div_.Tensor, torch.ops.aten.div_.Scalar}
-
-#: Factors of the features of all records in the replays with other records.
-_SCALES = (1.0, -30.0)
 
 #: Largest change of a function of sum and noise if both change by opposite values, relative to the change by the noise
 #: alone: of a tensor, and of a coordinate, which may be tiny. The numbers of random values and of roundings.
@@ -77,7 +74,7 @@ class GradientMap:
         start: int = 0,
         end: int,
         sources_end: int = 0,
-        parameters: Collection[int],
+        parameters: Collection[int] = (),
         public_ends: Mapping[int, int] | None = None,
         options: Collection[float] = (1.0,),
         inputs_end: int | None = None,
@@ -115,7 +112,7 @@ class GradientMap:
                 touched = written[number] | {*operations[number].addresses}
                 if {address for address in touched if number > last.get(address, -1)} & needed:
                     steps.append(operations[number])
-                    needed -= _overwritten(operations[number])
+                    needed -= overwritten_by(operations[number])
                     needed |= {address_of(tensor) for tensor in _arguments(operations[number])} - {0}
                 needed -= {address for address in touched if number == last.get(address)}
             steps.reverse()
@@ -183,42 +180,31 @@ class GradientMap:
             return False
         return len(mapped) == len(results) and all(map(_is_rounding, mapped, results))
 
-    def moves(self, values: Sequence[Tensor], batch: Sequence[Tensor], find_records: Callable[[], HeldRecords]) -> bool:
+    def moves(self, values: Sequence[Tensor], step: TracedStep) -> bool:
         """Whether other records move the results, or numbers that the script read, with the sources as executed.
 
         Args:
             values: The executed values of the sources.
-            batch: The tensors of the step with a row for each record.
-            find_records: Finds the records of the batch in the trace.
+            step: The step, with its records.
 
         Raises:
             AbstainError: The step cannot be replayed with other records.
         """
-        return any(self.effects(values, batch, find_records))
+        return any(self.effects(values, step))
 
-    def effects(
-        self, values: Sequence[Tensor], batch: Sequence[Tensor], find_records: Callable[[], HeldRecords]
-    ) -> tuple[bool, bool]:
+    def effects(self, values: Sequence[Tensor], step: TracedStep) -> tuple[bool, bool]:
         """Whether other records move the results, and the numbers that the script read; as :meth:`moves`."""
-        if not self.inputs:
-            return False, False
-        same, step = (
-            self.apply(values),
-            self._trace.part(self._trace.operations[: self._inputs_end], self._trace.before),
-        )
-        executed = step.replay([], self.inputs)
-        locations = find_records()
         are_results = are_reads = False
-        for scale in _SCALES:
-            replaced = [_others(value, scale) for value in locations.values]
-            memory = locations.memory(range(len(replaced[0])), replaced)
-            inputs = step.replay([*zip(batch, replaced, strict=False)], self.inputs, memory)
-            are_results |= not all(map(torch.equal, self.apply(values, inputs), same))
-            are_reads |= any(
-                not torch.equal(new, old)
-                for tensor, new, old in zip(self.inputs, inputs, executed, strict=True)
-                if id(tensor) in self._read
-            )
+        if not self.inputs:
+            return are_results, are_reads
+        same = self.apply(values)
+        executed = self._trace.part(self._trace.operations[: self._inputs_end], self._trace.before).replay(
+            [], self.inputs
+        )
+        for inputs in step.with_other_records(self.inputs, self._inputs_end):
+            are_results = not all(map(torch.equal, self.apply(values, inputs), same))
+            moved = zip(self.inputs, map(torch.equal, inputs, executed), strict=True)
+            are_reads |= any(id(tensor) in self._read and not is_equal for tensor, is_equal in moved)
             if are_results:
                 break
         return are_results, are_reads
@@ -324,12 +310,6 @@ class GradientMaps:
             self._maps[stage] = gradient_map
 
 
-def _others(tensor: Tensor, scale: float) -> Tensor:
-    """Each record in the row of the one before, with features times ``scale``."""
-    rolled = tensor.roll(-1, 0)
-    return rolled * scale if tensor.is_floating_point() else rolled
-
-
 def _is_rounding(mapped: Tensor, result: Tensor) -> bool:
     if mapped.shape != result.shape:
         return False
@@ -386,12 +366,12 @@ def _arguments(operation: Operation) -> list[Tensor]:
     named = _named_arguments(operation)
     if any(named.get(name) is True for name in _IS_TRAINING):
         named = {name: value for name, value in named.items() if name not in _RUNNING}
-    if _overwritten(operation):
+    if overwritten_by(operation):
         del named["self"]
     return tensors_in(list(named.values()))
 
 
-def _overwritten(operation: Operation) -> set[int]:
+def overwritten_by(operation: Operation) -> set[int]:
     """The addresses of the memory that an operation writes as a whole without reading it, as it zeroes gradients."""
     if operation.function not in _OVERWRITING:
         return set()

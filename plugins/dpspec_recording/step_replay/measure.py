@@ -75,6 +75,7 @@ def measure(
     skips_counts: bool = False,
     drawn: DrawnRecords | None = None,
     trained: Sequence[Tensor] = (),
+    is_logged: bool = False,
 ) -> StepReplay:
     """Replay a step with other records, after its sum and before its update.
 
@@ -92,6 +93,7 @@ def measure(
             norms of embeddings.
         drawn: The records of the batch in their dataset; None if they are not known.
         trained: The trained parameters, which hold no records.
+        is_logged: Whether no operation uses the numbers that the script read in Python.
 
     Returns:
         The result; ``abstained`` says why if the step could not be replayed.
@@ -111,7 +113,8 @@ def measure(
         return StepReplay(abstained=str(error))
     except Exception as error:
         return StepReplay(abstained=f"{type(error).__name__}: {error}"[:200])
-    if trace.reads and not (result.is_large or result.mixes_records):  # the number may carry the record
+    is_shown = result.is_large or result.mixes_records
+    if trace.reads and not is_shown and not (is_logged and not trace.branches):  # the number may carry the record
         return StepReplay(abstained=trace.reads)
     return result
 
@@ -169,7 +172,7 @@ class _Replays:
         A step may also log the loss over all records, which no replay distinguishes from a use. Then the replay with
         the batch alone counts, unless this one shows a fault.
         """
-        reads = self._trace.reads
+        reads, branches = self._trace.reads, self._trace.branches
         for number, replaced in enumerate(variants):
             try:
                 moved = self._replay(replaced, locations.memory([row], replaced))
@@ -177,9 +180,9 @@ class _Replays:
                 continue
             self._add(row, moved, self._same)
             complete = number == 0 and self._trace.reads == reads
-            self._trace.reads = reads
+            self._trace.reads, self._trace.branches = reads, branches
             return complete
-        self._trace.reads = reads
+        self._trace.reads, self._trace.branches = reads, branches
         return False
 
     def compare(self, row: int, base: Sequence[Tensor], extreme: Sequence[Tensor]) -> None:

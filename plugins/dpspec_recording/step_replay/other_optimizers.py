@@ -15,14 +15,14 @@ secret.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from dpspec_recording.step_replay.dependencies import TracedStep
 from dpspec_recording.step_replay.gradient_map import GradientMap
-from dpspec_recording.step_replay.held_records import HeldRecords
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 
 if TYPE_CHECKING:
@@ -151,8 +151,7 @@ class OtherOptimizers:
         self,
         trace: StepTrace,
         optimizer: Any,
-        batch: Sequence[Tensor],
-        find_records: Callable[[], HeldRecords] | None,
+        step: TracedStep | None,
         *,
         records: int,
         is_over: bool,
@@ -163,8 +162,7 @@ class OtherOptimizers:
         Args:
             trace: The stopped trace.
             optimizer: The optimizer.
-            batch: The tensors of the private step with a row for each record.
-            find_records: Finds its records in the trace; None if the batch is not known yet.
+            step: The private step; None if its batch is not known yet.
             records: The number of its records, or of the records of the private step before.
             is_over: Whether the private step is over.
             public_ends: Addresses of public batches, with the number of operations when they had their values.
@@ -178,7 +176,7 @@ class OtherOptimizers:
             if not gradient_map.gives(values, gradients):
                 raise AbstainError("the replay gives other gradients: it did not see the whole step")
             # numbers that the script reads for its logs move with the records, too
-            moves = find_records is not None and gradient_map.effects(values, batch, find_records)[0]
+            moves = step is not None and gradient_map.effects(values, step)[0]
             replays.add(gradient_map, position, records, self._public, moves=moves)
             return gradient_map
         except Exception as error:

@@ -10,15 +10,16 @@ Updates of torch's classes except LBFGS and SparseAdam are recomputed instead
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from dpspec_recording.step_replay.dependencies import TracedStep
 from dpspec_recording.step_replay.gradient_map import GradientMap
-from dpspec_recording.step_replay.held_records import HeldRecords
-from dpspec_recording.step_replay.trace import StepTrace, address_of
+from dpspec_recording.step_replay.timeline import Moment
+from dpspec_recording.step_replay.trace import address_of
 from dpspec_recording.watching.arrays import ReportedUpdates
 from dpspec_recording.watching.optimizer_updates import STEPS
 
@@ -42,47 +43,33 @@ class OwnUpdates:
         kind = type(self._optimizer)
         return self._optimizer is not None and kind not in STEPS and not issubclass(kind, ReportedUpdates)
 
-    def replay(
-        self,
-        trace: StepTrace,
-        gradients: Sequence[Tensor],
-        values: Sequence[Tensor],
-        *,
-        start: int,
-        end: int,
-        batch: Sequence[Tensor],
-        find_records: Callable[[], HeldRecords],
-    ) -> None:
+    def replay(self, step: TracedStep, begin: Moment, end: int) -> None:
         """Replay the update of a traced step with other records.
 
         An update that cannot be repeated does not count, nor one whose operations were not all traced.
 
         Args:
-            trace: The stopped trace of the step.
-            gradients: The optimizer's gradients.
-            values: The values of the gradients when the update began.
-            start: The number of operations before the update.
-            end: The number of operations after it.
-            batch: The tensors of the step with a row for each record.
-            find_records: Finds the records of the batch in the trace.
+            step: The step.
+            begin: When the update began: the optimizer's gradients.
+            end: The number of operations when it was over.
         """
-        if self._optimizer is None or not self.needs_replay or trace.failure:
+        if self._optimizer is None or not self.needs_replay or step.trace.failure:
             return
         with contextlib.suppress(Exception):  # operations that cannot be repeated
             update = GradientMap(
-                trace,
-                gradients,
+                step.trace,
+                begin.tensors,
                 self._parameters,
-                start=start,
+                start=begin.operations,
                 end=end,
-                sources_end=start,
-                inputs_end=start,
-                parameters={address_of(parameter) for parameter in self._parameters},
+                sources_end=begin.operations,
+                inputs_end=begin.operations,
+                parameters=set(map(address_of, self._parameters)),
                 options=_options(self._optimizer),
             )
-            moved = update.moves(values, batch, find_records)
+            moved = update.moves(begin.values, step)
             self.moved += moved
-            self.replayed += moved or self._is_whole(update, values)
+            self.replayed += moved or self._is_whole(update, begin.values)
 
     @staticmethod
     def _is_whole(update: GradientMap, values: Sequence[Tensor]) -> bool:

@@ -87,7 +87,7 @@ def _projection(
     trace: StepTrace, before: StepTrace, sources: Sequence[Tensor], sums: Sequence[Tensor], clip_norm: float
 ) -> ProjectedSum | None:
     first, end = len(before.operations), len(trace.operations)
-    projection = GradientMap(trace, sources, sums, end=end, sources_end=first, parameters=())
+    projection = GradientMap(trace, sources, sums, end=end, sources_end=first)
     if projection.draws or any(tensor.numel() != 1 for tensor in projection.inputs):
         return None
     executed = before.replay([], sources)

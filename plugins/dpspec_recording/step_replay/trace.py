@@ -135,6 +135,7 @@ class StepTrace(TorchDispatchMode):
         defers_indices: Whether a copy of integers to Python, such as the drawn indices, leaves the trace complete: then
             :attr:`read_indices` has the reason and the values, which the reported indices confirm.
         reads: The first such read, of a value that may depend on a record; else empty.
+        branches: Whether a condition, as of ``if``, had another result in a replay.
         exchanged: The operation that exchanged values with other processes, if a replay without it gives another sum.
         copied: The tensors whose values the script copied without an operation, with the number of operations before.
     """
@@ -151,7 +152,7 @@ class StepTrace(TorchDispatchMode):
         self._storages: list[torch.UntypedStorage] = []
         #: By address, the content of memory from before the step into which the step writes.
         self.before: dict[int, Tensor] = {}
-        self.active = self.ignores_reads = self.limits_copies = self.defers_indices = False
+        self.active = self.ignores_reads = self.limits_copies = self.defers_indices = self.branches = False
         self.read_indices: list[tuple[str, Tensor]] = []
         self.reads = self.exchanged = self._collective = ""
         self.copied: list[tuple[int, Tensor]] = []
@@ -359,28 +360,8 @@ class StepTrace(TorchDispatchMode):
             replay = Replay(self, changed, memory)
             for operation in self.operations:
                 replay.repeat(operation)
-            self.reads = self.reads or replay.reads
+            self.reads, self.branches = self.reads or replay.reads, self.branches or replay.branches
             return [replay.value(tensor).detach().clone() for tensor in targets]
-
-    def replay_with_other_memory(
-        self, tensors: Sequence[Tensor], targets: Sequence[Tensor], *, factor: float = 1.0, shift: float = 1.0
-    ) -> list[Tensor]:
-        """Repeat the operations with other values of some tensors from before the step, as :meth:`replay`.
-
-        The values are multiplied by ``factor``, and grow by ``shift``.
-        """
-        before, produced = self.before, {id(result) for call in self.operations for result in tensors_in(call.results)}
-        overwritten = {address_of(t): t.dtype for t in tensors if address_of(t) in before}
-        written = {
-            key: (before[key].view(dtype) * factor + shift).to(dtype).view(torch.uint8)
-            for key, dtype in overwritten.items()
-        }
-        changed = [
-            (t, (t.detach() * factor + shift).to(t.dtype))
-            for t in tensors
-            if address_of(t) not in before and id(t) not in produced
-        ]
-        return self.replay(changed, targets, written)
 
 
 class Replay:
@@ -398,7 +379,7 @@ class Replay:
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
         self._numbers: dict[float, float] = {}  # by a number that the script read, the number in the replay
         self._integers: dict[int, int] = {}  # the same for integers
-        self.reads = ""
+        self.reads, self.branches = "", False
 
     def value(self, tensor: Tensor) -> Tensor:
         """Return the value of a tensor of the step after the operations that were repeated."""
@@ -433,6 +414,7 @@ class Replay:
                 generator.set_state(state)
         if operation.function in TO_PYTHON and not _same(results, operation.results):
             self.reads = f"a number of Python depends on the record, for example by .item(): {_ADVICE}"
+            self.branches |= isinstance(results, bool)
             if not operation.ignores_reads:
                 raise AbstainError(self.reads)
             self._note_number(operation.results, results)

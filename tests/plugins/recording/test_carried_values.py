@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpspec_recording.probes.replays import Replays
+from dpspec_recording.step_replay.facts import BATCH_BEFORE
 
 pytest.importorskip("opacus")
 pytestmark = pytest.mark.ci
@@ -108,7 +109,7 @@ HONEST = {
 def carrying(script: Any, folder: Path, **given: Any) -> tuple[int, str, str]:
     found = recorded(folder / "run", script, epochs=1, **given)
     assumption = found.assumption("unmixed-batches")
-    return found.run.fact(Replays).carrying, assumption.status, assumption.text
+    return found.run.fact(Replays).origins.get(BATCH_BEFORE, 0), assumption.status, assumption.text
 
 
 @pytest.mark.parametrize("name", CARRYING)

@@ -165,7 +165,7 @@ def test_honest_loops_are_replayed_and_proved(step: Callable[[OwnLoop, Any], Non
     assert replays is not None
     assert replays.replayed >= 2.0
     assert 1.0 < replays.moved <= 2.0 + 1e-5
-    assert (replays.outputs, replays.gradients) == (0.0, 0.0)
+    assert (replays.interaction, replays.earlier_sum) == (0.0, 0.0)
     assert 0.5 < replays.longest <= 1.0 + 1e-5
 
 
@@ -386,7 +386,7 @@ def scaled_by_the_noisy_gradient_before(loop: OwnLoop, run: Any) -> None:
 def test_noisy_values_of_the_step_before_are_proved(tmp_path: Path) -> None:
     found = trained(tmp_path / "run", scaled_by_the_noisy_gradient_before)
     assert found.status == ("proved", "no-deviation-found")
-    assert found.run.fact(Replays).carrying == 0
+    assert found.run.fact(Replays).origins == {}
     assert found.run.fact(Replays).replayed >= 2.0
 
 

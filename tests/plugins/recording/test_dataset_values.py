@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.checked_runs import CheckedRun
 from support.opacus_training import Training, recorded
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
@@ -12,8 +13,10 @@ from torch.utils.data import DataLoader
 
 from dpspec_recording.probes.replays import Replays
 from dpspec_recording.step_replay.calls import Pauses, StepCalls
-from dpspec_recording.step_replay.carried_values import CarriedValues
-from dpspec_recording.step_replay.dataset_values import DatasetValues, sums_move
+from dpspec_recording.step_replay.dependencies import TracedStep
+from dpspec_recording.step_replay.facts import DATASET
+from dpspec_recording.step_replay.held_records import DrawnRecords
+from dpspec_recording.step_replay.origins import SumOrigins
 from dpspec_recording.step_replay.trace import StepTrace
 
 pytest.importorskip("opacus")
@@ -21,20 +24,30 @@ pytest.importorskip("opacus")
 RECORDS, WIDTH, BATCH = 50, 6, 7
 
 
-def moves(compute: Callable[[Tensor], Tensor], step: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    """Whether the sum of a step moves with what the script computed of the dataset before."""
-    x, weight = torch.randn(RECORDS, WIDTH), torch.ones(WIDTH)
-    values = DatasetValues([x], [weight])
-    follows = CarriedValues([weight], Pauses(), values)
-    follows.start()
-    computed = compute(x)
-    batch = torch.randn(BATCH, WIDTH)
-    follows.stop()
-    trace = StepTrace()
+def origins(x: Tensor, *parameters: Tensor) -> SumOrigins:
+    return SumOrigins(parameters, Pauses(), [x])
+
+
+def is_moved(found: SumOrigins, step: Callable[[Tensor, Tensor], Tensor], computed: Tensor) -> bool:
+    """Whether the sum of a step moves with values that the script computed of the dataset or of earlier batches."""
+    batch, trace = torch.randn(BATCH, WIDTH), StepTrace()
     trace.start()
     total = step(batch, computed)
     trace.stop()
-    return sums_move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS)))
+    found.steps.clear()
+    drawn = DrawnRecords((), torch.arange(BATCH), RECORDS)
+    found.note(TracedStep(trace, [batch], {id(batch)}, drawn=drawn), [total])
+    return found.steps[DATASET] > 0
+
+
+def moves(compute: Callable[[Tensor], Tensor], step: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    """The same of what it computes now."""
+    x, weight = torch.randn(RECORDS, WIDTH), torch.ones(WIDTH)
+    found = origins(x, weight)
+    found.between.start()
+    computed = compute(x)
+    found.between.stop()
+    return is_moved(found, step, computed)
 
 
 def centered(batch: Tensor, computed: Tensor) -> Tensor:
@@ -68,46 +81,47 @@ def test_labels_of_the_batch_and_tables_of_all_records_are_other_tests():
 
 def test_one_step_in_each_doubling_is_traced_while_values_exist():
     x = torch.randn(RECORDS, WIDTH)
-    values = DatasetValues([x], [])
-    follows = CarriedValues([], Pauses(), values)
-    assert not values.ask_for_trace(2)
-    follows.start()
+    found = origins(x)
+    assert not found.choose_step(2)
+    found.between.start()
     kept = [x.mean(0)]
-    follows.stop()
-    assert [step for step in range(2, 40) if values.ask_for_trace(step)] == [2, 4, 8, 16, 32]
+    found.between.stop()
+    assert [step for step in range(2, 40) if found.choose_step(step)] == [2, 4, 8, 16, 32]
     kept.clear()
-    values.forget_released()
-    assert not values.ask_for_trace(64)
+    found.between.of_dataset.forget_released()
+    assert not found.choose_step(64)
 
 
 def test_calls_within_a_step_are_followed_from_its_batch():
-    values, table = DatasetValues([torch.randn(RECORDS, WIDTH)], []), torch.zeros(3, WIDTH)
+    found, table = origins(torch.randn(RECORDS, WIDTH)), torch.zeros(3, WIDTH)
     calls = StepCalls()
-    calls.observe = values.follow_call
-    batch, earlier = torch.randn(BATCH, WIDTH), torch.randn(BATCH + 1, WIDTH)
-    values.add([earlier])
+    calls.observe = found.between.of_dataset.follow_call
+    earlier = torch.randn(BATCH + 1, WIDTH)
+    found.between.of_dataset.add([earlier])
     calls.start()
     table[1] = earlier.square().mean(0)
     public = torch.zeros_like(earlier) + 1.0
     calls.stop()
-    for computed, is_moved in ((table, True), (public, False)):
-        trace = StepTrace()
-        trace.start()
-        total = centered(batch, computed[1])
-        trace.stop()
-        assert sums_move(trace, [total], values.read_by(trace, {id(batch)}, (BATCH, RECORDS))) == is_moved
+    for computed, moved in ((table, True), (public, False)):
+        assert is_moved(found, lambda batch, computed: centered(batch, computed[1]), computed) == moved
 
 
 def test_a_tensor_without_a_memory_ends_the_search_alone(monkeypatch):
     x = torch.randn(RECORDS, WIDTH)
-    values = DatasetValues([x], [])
-    follows = CarriedValues([], Pauses(), values)
-    follows.start()
-    monkeypatch.setattr("dpspec_recording.step_replay.dataset_values.written_by", None)
+    found = origins(x)
+    found.between.start()
+    monkeypatch.setattr("dpspec_recording.step_replay.followed_values.written_by", None)
     assert x.mean(0).shape == (WIDTH,)
-    follows.stop()
-    assert not values.is_followed
-    assert not values.ask_for_trace(2)
+    found.between.stop()
+    assert not found.between.of_dataset.is_followed
+    assert not found.choose_step(2)
+
+
+def of_dataset(found: CheckedRun) -> int:
+    """The number of steps whose sum depends on values that the script computed."""
+    replays = found.run.fact(Replays)
+    assert replays is not None
+    return replays.origins.get(DATASET, 0)
 
 
 class OfBatches:
@@ -185,7 +199,7 @@ def plain(outputs: Tensor, labels: Tensor, _: Tensor) -> Tensor:
 def test_statistics_of_all_records_in_the_loss_leave_the_claim_open(tmp_path: Path, compute, loss) -> None:
     found = recorded(tmp_path / "run", EachEpoch(compute, loss))
     assumption = found.assumption("unmixed-batches")
-    assert (found.run.fact(Replays).computing > 0, assumption.status) == (True, "unchecked")
+    assert (of_dataset(found) > 0, assumption.status) == (True, "unchecked")
     assert "from all records or from earlier batches" in assumption.text
 
 
@@ -193,7 +207,10 @@ def test_statistics_of_all_records_in_the_loss_leave_the_claim_open(tmp_path: Pa
 @pytest.mark.parametrize(("compute", "loss"), [(of_public_rows, shifted), (logged, plain)])
 def test_statistics_of_public_rows_and_logs_leave_nothing_open(tmp_path: Path, compute, loss) -> None:
     found = recorded(tmp_path / "run", EachEpoch(compute, loss))
-    assert (found.run.fact(Replays).computing, found.assumption("unmixed-batches").status) == (0, "declared")
+    assert (of_dataset(found), found.assumption("unmixed-batches").status) == (
+        0,
+        "declared",
+    )
 
 
 @pytest.mark.ci
@@ -201,7 +218,10 @@ def test_statistics_of_public_rows_and_logs_leave_nothing_open(tmp_path: Path, c
 def test_a_statistic_of_the_batches_of_an_epoch_leaves_the_claim_open(tmp_path: Path, is_read: bool) -> None:
     found = recorded(tmp_path / "run", OfBatches(weighted if is_read else logged_only))
     status = "unchecked" if is_read else "declared"
-    assert (found.run.fact(Replays).computing > 0, found.assumption("unmixed-batches").status) == (is_read, status)
+    assert (of_dataset(found) > 0, found.assumption("unmixed-batches").status) == (
+        is_read,
+        status,
+    )
 
 
 def weighted(losses: Tensor, statistic: Tensor) -> Tensor:

@@ -72,15 +72,10 @@ REPLAYS = ReplayFacts(
     replayed=8,
     replacements=30,
     moved=1.5,
-    outputs=0.0,
-    gradients=0.0,
-    longest=0.0,
     failure="",
-    carrying=0,
+    origins={"table": 1},
     varying=0,
     testing=0,
-    reading=0,
-    tables=1,
     sizes=SIZES,
     replaced=("float32 (B, 20)",),
     unreplayed=(),
@@ -90,7 +85,7 @@ REPLAYS = ReplayFacts(
 def test_facts_within_facts_are_joined_over_those_that_have_them() -> None:
     without = replace(REPLAYS, sizes=None, failure="why", unreplayed=("why",))
     assert joined([REPLAYS, without], "parts") == replace(
-        REPLAYS, tried=18, replayed=16, replacements=60, tables=2, failure="why", unreplayed=("why",)
+        REPLAYS, tried=18, replayed=16, replacements=60, origins={"table": 2}, failure="why", unreplayed=("why",)
     )
     assert joined([without, without], "parts").sizes is None
 
@@ -106,5 +101,5 @@ def test_the_form_on_disk_has_the_names() -> None:
     assert msgspec.convert(written, ReplayFacts) == REPLAYS
     with pytest.raises(ValueError, match="Expected `object`, got `array`"):
         msgspec.convert([*written.values()], ReplayFacts)
-    with pytest.raises(ValueError, match="missing required field `tables`"):
-        msgspec.convert({name: value for name, value in written.items() if name != "tables"}, ReplayFacts)
+    with pytest.raises(ValueError, match="missing required field `tried`"):
+        msgspec.convert({name: value for name, value in written.items() if name != "tried"}, ReplayFacts)

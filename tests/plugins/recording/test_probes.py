@@ -41,7 +41,15 @@ from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules
 from dpspec_recording.probes.sums import SumFacts, Sums
 from dpspec_recording.probes.updates import UpdateFacts, Updates
 from dpspec_recording.rules.builtin import RULES
-from dpspec_recording.step_replay.facts import MapFacts, ReplayFacts, SizeFacts
+from dpspec_recording.step_replay.facts import (
+    BATCH_BEFORE,
+    NUMBER,
+    PROCESSES,
+    TABLE,
+    MapFacts,
+    ReplayFacts,
+    SizeFacts,
+)
 from dpspec_recording.watching.noise_facts import (
     Alignment,
     AlongSums,
@@ -109,15 +117,10 @@ HONEST: dict[type[Probe[Any]], Any] = {
         replayed=8,
         replacements=30,
         moved=1.99,
-        outputs=0.0,
-        gradients=0.0,
         longest=0.99,
         failure="",
-        carrying=0,
         varying=0,
         testing=0,
-        reading=0,
-        tables=0,
         sizes=SIZES,
         replaced=("float32 (B, 20)",),
         unreplayed=(),
@@ -204,8 +207,9 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Replays, {"moved": 2.5}, "sum-moved"),
     (Replays, {"outputs": 0.1}, "others-moved"),
     (Replays, {"gradients": 0.1}, "others-moved"),
-    (Replays, {"carrying": 1}, "unmixed-batches"),
-    (Replays, {"tables": 1}, "unmixed-batches"),
+    (Replays, {"interaction": 0.1}, "others-moved"),
+    (Replays, {"earlier_sum": 0.1}, "others-moved"),
+    *((Replays, {"origins": {origin: 1}}, "unmixed-batches") for origin in (BATCH_BEFORE, TABLE, NUMBER, PROCESSES)),
     (Replays, {"longest": 1.07}, "unmixed-batches"),
     (Replays, {"unreplayed": ("why",)}, "not-replayed"),
     (Replays, {"replayed": 0, "unreplayed": ("why",)}, "not-replayed"),

@@ -103,7 +103,7 @@ def test_a_sum_that_is_clipped_again_is_proved_and_its_norm_is_asked(change: Map
     replays = found.run.fact(Replays)
     assert (found.status, replays.failure) == (("proved", "no-deviation-found"), "")
     assert replays.projected == replays.replayed >= 2
-    assert (replays.outputs, replays.gradients) == (0.0, 0.0)
+    assert (replays.interaction, replays.earlier_sum) == (0.0, 0.0)
     assert 1.0 < replays.moved <= 2.0 + 1e-5  # of the sum before
     assert 0.5 < replays.longest <= 1.0 + 1e-5
     assert "the norm to which the loop clips the sum again" in " ".join(run_page(found, 400).split())

@@ -16,17 +16,17 @@ from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.trace import StepTrace
 
 
-def noted(loss: Callable[[torch.Tensor, int], Any], sizes: tuple[int, ...] = (30, 30, 30, 30)) -> PythonNumbers:
-    """Steps whose loss gets a batch and the number of the step."""
-    numbers = PythonNumbers()
+def noted(loss: Callable[[torch.Tensor, int], Any], sizes: tuple[int, ...] = (30, 30, 30, 30)) -> tuple[int, int, int]:
+    """Of steps whose loss gets a batch and the number of the step: varying, reading and testing ones."""
+    numbers, reading = PythonNumbers(), 0
     for step, size in enumerate(sizes):
         batch, trace = torch.randn(size, 4), StepTrace()
         trace.ignores_reads = True
         trace.start()
         loss(batch, step)
         trace.stop()
-        numbers.note(trace.operations, [batch])
-    return numbers
+        reading += numbers.note(trace, [batch])[0]
+    return numbers.varying, reading, numbers.testing
 
 
 @pytest.mark.parametrize(
@@ -40,8 +40,7 @@ def noted(loss: Callable[[torch.Tensor, int], Any], sizes: tuple[int, ...] = (30
     ],
 )
 def test_a_number_that_follows_from_a_read_one_is_found(loss: Callable[[torch.Tensor, int], Any], reading: int) -> None:
-    numbers = noted(loss)
-    assert (numbers.varying, numbers.reading) == (3, reading)
+    assert noted(loss)[:2] == (3, reading)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +54,7 @@ def test_a_number_that_follows_from_a_read_one_is_found(loss: Callable[[torch.Te
     ],
 )
 def test_schedules_means_and_logs_are_none(loss: Callable[[torch.Tensor, int], Any], varying: int) -> None:
-    numbers = noted(loss, (30, 24, 37, 31))
-    assert (numbers.varying, numbers.reading) == (varying, 0)
+    assert noted(loss, (30, 24, 37, 31))[:2] == (varying, 0)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +68,80 @@ def test_schedules_means_and_logs_are_none(loss: Callable[[torch.Tensor, int], A
     ],
 )
 def test_conditions_on_the_batch_are_counted(loss: Callable[[torch.Tensor, int], Any], testing: int) -> None:
-    assert noted(loss).testing == testing
+    assert noted(loss)[2] == testing
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_logged"),
+    [
+        (lambda x, _: (x.mean().item(), x * 0.5), True),
+        (lambda x, _: (x.sum(1).numpy().mean(), x.mean().item(), x / len(x)), True),
+        (lambda x, _: x * x.mean().item(), False),
+        (lambda x, _: x / (0.1 + float(x.std())), False),
+        (lambda x, _: x * torch.tensor(x.mean().item()), False),
+        (lambda x, _: x * torch.from_numpy(x.numpy().mean(0)), False),
+        (lambda x, _: x * (x.mean().item() > 0.0), False),  # another truth value at some steps
+        (lambda x, _: x * 2.0 if x.mean().item() > 0.0 else x + 2.0, False),
+        (lambda x, _: x[: 2 + round(abs(100.0 * x.mean().item())) % 9], False),
+        (lambda x, step: (x.mean().item(), x * 0.9**step), False),  # a schedule, or a function of the number
+        (lambda x, _: (x.mean().item(), bool(x.sum() > 99.0), x * 0.5), True),  # replays test the condition
+        (lambda x, _: ((x - x).sum().item(), x * 0.5), False),  # the same number at each step
+    ],
+)
+def test_numbers_that_no_later_operation_uses_are_logged(loss: Callable[[torch.Tensor, int], Any], is_logged: bool):
+    torch.manual_seed(1)
+    numbers, found = PythonNumbers(), []
+    for step, size in enumerate((30, 24, 37, 31)):
+        batch, trace = torch.randn(size, 4), StepTrace()
+        trace.ignores_reads = True
+        trace.start()
+        loss(batch, step)
+        trace.stop()
+        found.append(numbers.note(trace, [batch])[1])
+    assert found == [False, *[True] * 3] if is_logged else not all(found)
+    assert numbers.logging == sum(found)
+    assert is_logged or not numbers.logging or numbers.may_be_used
+
+
+class Reading(Training):
+    """Each step reads its loss before the step; ``weigh`` makes a weight of it."""
+
+    weigh: Callable[[float], Any]
+    limit, losses = 1e9, "mean"
+
+    def step(self, x: Any, y: Any) -> None:
+        self.private.zero_grad()
+        loss = cross_entropy(self.model(x), y, reduction=self.losses)
+        if x.abs().max() > self.limit:
+            loss = loss / loss
+        (loss * self.weigh(loss.item())).backward()
+        self.private.step()
+
+
+@pytest.mark.ci
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("weigh", "options", "status"),
+    [
+        (lambda loss: 0.5, {}, ("proved", "no-deviation-found")),
+        (lambda loss: 1.0 / (0.1 + loss), {}, ("open", "no-deviation-found")),
+        (lambda loss: loss > 0.69, {}, ("open", "no-deviation-found")),
+        (torch.tensor, {}, ("open", "no-deviation-found")),
+        (lambda loss: 0.5, {"limit": 20.0}, ("open", "no-deviation-found")),  # another branch with other records
+        (lambda loss: 0.5, {"losses": "sum"}, ("open", "no-deviation-found")),  # of another reduction than declared
+    ],
+)
+def test_a_loss_that_is_read_before_the_step_is_proved_if_no_operation_uses_it(
+    weigh, options, status, tmp_path: Path
+) -> None:
+    training = Reading()
+    training.weigh = weigh
+    vars(training).update(options)
+    training.run(tmp_path / "run")
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert found.status == status
+    asks = "a number that the script read of it" in " ".join(run_page(found, 300).split())
+    assert asks or status[0] == "open"
 
 
 class Scaled(Training):
@@ -94,8 +165,8 @@ class Scaled(Training):
     ("temperature", "is_open", "words"),
     [
         (lambda scores, _: 0.1 + float(scores.detach().std()), True, "follows from one that the script read"),
-        (lambda _, step: 1.0 + 0.9**step, False, "the loss uses numbers that vary between steps"),
-        (lambda *_: 2.0, False, "released weights follow from recorded ones"),
+        (lambda _, step: 1.0 + 0.9**step, True, "read numbers for logs after the step"),
+        (lambda *_: 2.0, False, "a number that the script read of it"),
     ],
 )
 def test_a_temperature_of_the_batch_leaves_the_claim_open(temperature, is_open, words, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from support.replayed_steps import opacus_trace
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from dpspec_recording.step_replay.dependencies import TracedStep, dependencies
 from dpspec_recording.step_replay.held_records import DrawnRecords
-from dpspec_recording.step_replay.record_tables import _centered_distances, covariance_of, reads_record_table
+from dpspec_recording.step_replay.origins import RecordTable, centered_distances, covariance_of
 
 pytest.importorskip("opacus")
 
@@ -21,6 +22,7 @@ DRAWN = torch.randperm(RECORDS, generator=GENERATOR)[:16]
 ENCODER = torch.randn(WIDTH, 6, generator=GENERATOR)
 EMBEDDINGS, PUBLIC = torch.tanh(X @ ENCODER), torch.tanh(torch.randn(RECORDS, 6, generator=GENERATOR))
 SCORES = torch.sigmoid(2.0 * X[:, 0] - X[:, 1])
+QUANTILES = (X[:, 0].argsort().argsort() // (RECORDS // WIDTH + 1)).float()
 #: Sorted and of few directions: its rows are similar to their neighbors, as no record is.
 POSITIONS = torch.stack([(torch.arange(RECORDS) / 10.0**k).sin() for k in range(6)], 1)
 
@@ -49,7 +51,8 @@ def reads(context: Any, *, known: bool = True) -> bool:
     indices = torch.randperm(RECORDS, generator=torch.Generator().manual_seed(2))[:150]
     sample = ((X[indices], Y[indices]), indices) if known else None
     drawn = DrawnRecords((X[DRAWN], Y[DRAWN]), DRAWN, RECORDS, lambda: sample)
-    return reads_record_table(trace, sums, drawn, {id(tensor) for tensor in (*batch, *model.parameters())})
+    step = TracedStep(trace, batch, {id(tensor) for tensor in (*batch, *model.parameters())}, drawn=drawn)
+    return bool(dependencies(step, sums, {"table": RecordTable()}))
 
 
 READING_ALL = {
@@ -61,6 +64,7 @@ READING_ALL = {
         one_hot(Y, 2).float()
     ),
     "scores of all": lambda x, index: x * SCORES.mean(),
+    "quantiles of all that pick rows": lambda x, index: x * ENCODER[QUANTILES.long()].mean(0),  # others are no rows
 }
 HONEST = {
     "a public bank": attention(PUBLIC),
@@ -89,7 +93,7 @@ def test_without_the_dataset_nothing_is_found() -> None:
 
 def test_distances_are_centered_by_rows_and_columns() -> None:
     """Distances without centered rows would be correlated for any two tables with the same distant rows."""
-    distances = _centered_distances(torch.cat([torch.randn(30, 4, generator=GENERATOR), torch.full((2, 4), 50.0)]))
+    distances = centered_distances(torch.cat([torch.randn(30, 4, generator=GENERATOR), torch.full((2, 4), 50.0)]))
     assert torch.allclose(distances.sum(0), torch.zeros(32, dtype=torch.double), atol=1e-9)
     assert torch.allclose(distances.sum(1), torch.zeros(32, dtype=torch.double), atol=1e-9)
 
@@ -101,6 +105,6 @@ def test_the_limit_holds_for_independent_rows(dimensions: int) -> None:
     generator, largest = torch.Generator().manual_seed(dimensions), 0.0
     for _ in range(60):
         rows = torch.randn(2, 60, dimensions, generator=generator, dtype=torch.double)
-        first, second = map(_centered_distances, rows)
+        first, second = map(centered_distances, rows)
         largest = max(largest, covariance_of(first, second))
     assert largest < 12.0
