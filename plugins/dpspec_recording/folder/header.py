@@ -21,7 +21,7 @@ from dpspec.json_records import Between
 from dpspec_recording.folder.step_record import MOST_RECORDS
 
 #: The version of the format of a folder.
-FORMAT = 20
+FORMAT = 21
 
 #: The clipping of an optimizer, and the sampling of a loader in rising order of risk.
 Clipping: TypeAlias = Literal["flat", "per-layer", "adaptive", "ghost", "own"]

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from dpspec.errors import RecordingError
-from dpspec.stats import gaussian_noise
 from dpspec_recording.folder.facts import Facts, of_ranks
 from dpspec_recording.folder.header import Header
 from dpspec_recording.folder.run_folder import MARK, RunFolder, Scored
@@ -249,7 +248,7 @@ class JoinedFolder:
         rows = [np.nan_to_num(rank_step.noise).astype(np.float64) for rank_step in observed if len(rank_step.noise)]
         if len(rows) > 1 and step.deviation > 0.0 and len({len(row) for row in rows}) == 1:
             # equal draws for different rows are components of the ranks' noise along each other
-            squares, degrees = gaussian_noise.dependence(np.stack(rows))
+            squares, degrees = dependence(np.stack(rows))
             comparison.parallel = comparison.parallel[0] + squares, comparison.parallel[1] + degrees
         sharded = bool(self.header.shards)
         same = all(
@@ -268,6 +267,17 @@ class JoinedFolder:
             if other_seeds is not rank_seeds
         ) or (sharded and len({seed for seed, _ in drawn_from}) != len(drawn_from))
         comparison.foreign += any(rank_step.foreign or rank_step.order != first.order for rank_step in observed)
+
+
+def dependence(vectors: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, int]:
+    """Sum of the squared components of vectors along the earlier ones, and its degrees of freedom.
+
+    ``vectors`` (p, q) has one vector in each row; if p > q, in each column.
+    """
+    tall = vectors.T if len(vectors) <= vectors.shape[1] else vectors
+    upper = np.linalg.qr(tall, mode="r")
+    count = len(upper)
+    return float(np.square(np.triu(upper, 1)).sum()), count * (count - 1) // 2
 
 
 def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:

@@ -40,6 +40,7 @@ class RunTest:
         is_exact: Whether it compares all steps without randomness. Otherwise it has a p-value, or covers some steps.
         limit_of: The kind of deviation whose smallest found size is ``check.detectable``.
         advice: A likely cause, and what to do; empty for a test that leaves it to the condition's advice.
+        explains: The names of tests that also reject a run with this fault, which then get no advice.
     """
 
     name: str
@@ -48,6 +49,7 @@ class RunTest:
     is_exact: bool = False
     limit_of: LimitOf = "all-steps"
     advice: str = ""
+    explains: tuple[str, ...] = ()
 
     @property
     def assumption(self) -> str:
@@ -70,6 +72,7 @@ class Fault:
         title: The fault in words. A count of it, or a property without it, is the test's name for users.
         advice: A likely cause, and what to do.
         limit_of: The kind of deviation that the limit of its tests measures.
+        explains: The names of further tests that the fault makes reject.
     """
 
     name: str
@@ -78,6 +81,7 @@ class Fault:
     observed: Observed
     advice: str
     limit_of: LimitOf = "all-steps"
+    explains: tuple[str, ...] = ()
 
     def measured(
         self, measurement: Measurement, note: str, *, limit_of: LimitOf | None = None, advice: str | None = None
@@ -90,6 +94,7 @@ class Fault:
             is_exact=measurement.is_exact,
             limit_of=self.limit_of if limit_of is None else limit_of,
             advice=self.advice if advice is None else advice,
+            explains=self.explains,
         )
 
     def compared(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpspec.json_records import Count
+from dpspec.stats.conformance.run_checks import FURTHER_NORMS
 from dpspec_recording.folder.merging import join_by
 from dpspec_recording.folder.step_record import UNSEEN
 from dpspec_recording.notices import notice
@@ -75,6 +76,7 @@ FILLED = Fault(
         "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn "
         "alone, the sum without it has the random row in its place, and moves by two clip norms."
     ),
+    explains=(FURTHER_NORMS,),
 )
 SEVERAL = Fault(
     name="several-batches",
