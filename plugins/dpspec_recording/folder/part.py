@@ -16,7 +16,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from dpspec.errors import RecordingError
-from dpspec.stats import gaussian_noise
 from dpspec_recording.folder.events import UNSEEN, Header, InternalStep, PublicStep, RankStep, Scored
 from dpspec_recording.folder.facts import Facts, StatedFacts, of_ranks
 from dpspec_recording.folder.reader import RunFolder
@@ -274,7 +273,7 @@ class Part:
         rows = [np.nan_to_num(rank_step.noise).astype(np.float64) for rank_step in observed if len(rank_step.noise)]
         if len(rows) > 1 and step.deviation > 0.0 and len({len(row) for row in rows}) == 1:
             # equal draws for different rows are components of the ranks' noise along each other
-            squares, degrees = gaussian_noise.dependence(np.stack(rows))
+            squares, degrees = dependence(np.stack(rows))
             comparison.parallel = comparison.parallel[0] + squares, comparison.parallel[1] + degrees
         sharded = bool(self.header.shards)
         same = all(
@@ -293,6 +292,17 @@ class Part:
             if other_seeds is not rank_seeds
         ) or (sharded and len({seed for seed, _ in drawn_from}) != len(drawn_from))
         comparison.foreign += any(rank_step.foreign or rank_step.order != first.order for rank_step in observed)
+
+
+def dependence(vectors: np.ndarray[Any, np.dtype[np.float64]]) -> tuple[float, int]:
+    """Sum of the squared components of vectors along the earlier ones, and its degrees of freedom.
+
+    ``vectors`` (p, q) has one vector in each row; if p > q, in each column.
+    """
+    tall = vectors.T if len(vectors) <= vectors.shape[1] else vectors
+    upper = np.linalg.qr(tall, mode="r")
+    count = len(upper)
+    return float(np.square(np.triu(upper, 1)).sum()), count * (count - 1) // 2
 
 
 def joined_comparison(comparisons: Sequence[Comparison]) -> Comparison:

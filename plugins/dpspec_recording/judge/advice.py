@@ -3,7 +3,7 @@
 Also what to do about an epsilon above the claim.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from dpspec.contract import Claim
@@ -11,41 +11,9 @@ from dpspec.decimals import exact, nearest
 from dpspec.engine.schedule_privacy import Schedule, noise_for
 from dpspec_recording.judge.bounds import ScheduleBounds
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
+from dpspec_recording.judge.reported_checks import RATE
 from dpspec_recording.outcomes.conditions import CONDITIONS
-from dpspec_recording.outcomes.faults import Fault, RunTest, have
-from dpspec_recording.probes import noise
-from dpspec_recording.probes.batches import FILLED
-from dpspec_recording.probes.parameters import LOADED, RETURNED
-from dpspec_recording.probes.passes import OTHER_PARAMETERS
-
-#: Faults whose tests reject any noise of another scale than declared, for every distribution.
-_SCALED = (
-    *(noise.QUIETEST_LAYER, noise.QUIETEST_LAYER_AT_A_STEP, noise.QUIET),
-    *(noise.DIRECTIONS, noise.SHAPE, noise.ALONG, noise.FLAT, noise.UNEVEN),
-)
-
-#: Faults whose measured value is in declared standard deviations, so that noise of another scale has another one.
-_IN_DEVIATIONS = (noise.EXTREME, noise.CENTERED)
-
-#: The largest ratio of such a value to the one that noise of the measured scale has. Noise that is cut or centered far
-#: enough for a wrong scale has a smaller one.
-_FLUCTUATION = 4.0 / 3.0
-
-#: Faults whose tests of products of steps also reject if all noise is larger than declared.
-_LARGER = (noise.PAIRS, noise.DISTANCES, noise.ALIGNED)
-
-#: Noise of few numbers has another standard deviation than their distribution, and no test that pools values over steps
-#: averages it out. Noise of at most half the declared scale has more equal numbers than declared noise, such as the
-#: noise of a sum that is reported after its division.
-_FEW_NUMBERS, _MUCH_SMALLER = (noise.REPEATED, noise.POOLED), 0.5
-
-#: Faults of the quietest part of the noise, and the variance, of the declared one, up to which this part has none: what
-#: is left is rounding. Its zeros are equal numbers, and lower all averages.
-_QUIETEST, _NO_NOISE = (noise.QUIETEST_LAYER, noise.QUIETEST_LAYER_AT_A_STEP, noise.QUIET), 1e-4
-
-#: Faults whose tests also reject if a layer has less noise than the others.
-_OF_A_LAYER = (noise.QUIET, noise.UNEVEN)
+from dpspec_recording.outcomes.faults import RunTest
 
 #: Changes that lower the epsilon of a training with adaptive clip norms, and of others.
 _RETRAINING_ADAPTIVE = "a larger unclipped_num_std or noise multiplier, a smaller rate or fewer steps, or flat clipping"
@@ -96,52 +64,14 @@ def advice_on(tests: Sequence[RunTest], rejected: Sequence[RunTest]) -> tuple[st
 
     A run with a rejected test has at least one advice: of a test, else of the conditions of all.
     """
-    specific = {id(test): "" if _follows(test, rejected) else test.advice for test in rejected}
+    explained = {name for bad in rejected for name in bad.explains}
+    exact = {bad.assumption for bad in rejected if bad.is_exact}
+    specific = {
+        id(test): "" if test.name in explained or (test.name == RATE and test.assumption in exact) else test.advice
+        for test in rejected
+    }
     if any(specific.values()):
         sentences = [specific[id(test)] for test in tests]
     else:
         sentences = [CONDITIONS[test.assumption].advice for test in tests]
     return tuple(dict.fromkeys(filter(None, sentences)))
-
-
-def _follows(test: RunTest, rejected: Collection[RunTest]) -> bool:
-    """Whether the fault of another rejected test explains this test's."""
-    if test.name == OTHER_PARAMETERS.name:
-        return have(rejected, (LOADED, RETURNED))
-    if test.name == FURTHER_NORMS:
-        return have(rejected, (FILLED,))
-    if test.name == RATE:
-        return any(bad.assumption == test.assumption and bad.is_exact for bad in rejected)
-    scale = next((bad.check.measured for bad in rejected if bad.name == SCALE), None)
-    quietest = [bad for bad in rejected if _is_of(bad, _QUIETEST) and (bad.check.measured or 0.0) <= _NO_NOISE]
-    if quietest:  # a layer, or otherwise a coordinate, without noise
-        is_layer = any(bad.name != noise.QUIET.name for bad in quietest)
-        if _is_of(test, _QUIETEST):
-            if test.name == noise.QUIETEST_LAYER_AT_A_STEP.name and have(rejected, (noise.WITHOUT_NOISE,)):
-                return True
-            return test not in quietest or (is_layer and test.name == noise.QUIET.name)
-        return test.name == SCALE or _is_of(test, (*_SCALED, *_FEW_NUMBERS))
-    if have(rejected, _FEW_NUMBERS) and not (1.0 if scale is None else scale) <= _MUCH_SMALLER:
-        return test.name == SCALE or _is_of(test, (*_SCALED, *_IN_DEVIATIONS, noise.ALIGNED))
-    if have(rejected, (noise.QUIETEST_LAYER,)) and not _is_equal(scale, rejected) and _is_of(test, _OF_A_LAYER):
-        return True
-    if test.name == SCALE:
-        return not _is_equal(scale, rejected)
-    if scale is None or not _is_equal(scale, rejected):
-        return False
-    if _is_of(test, _IN_DEVIATIONS):
-        ratio = (test.check.measured or 0.0) / (scale * test.check.declared) if test.check.declared else 0.0
-        return 1.0 / _FLUCTUATION <= ratio <= _FLUCTUATION
-    if _is_of(test, _FEW_NUMBERS):
-        return scale <= _MUCH_SMALLER
-    return _is_of(test, _SCALED) or (scale > 1.0 and _is_of(test, _LARGER))
-
-
-def _is_equal(scale: float | None, rejected: Collection[RunTest]) -> bool:
-    """Whether noise of a wrong ``scale`` has it in all layers. Otherwise the quietest one is the fault."""
-    layers = [bad.check.measured for bad in rejected if bad.name == noise.QUIETEST_LAYER.name]
-    return bool(scale) and all(measured is None or measured >= 0.9 * (scale or 0.0) for measured in layers)
-
-
-def _is_of(test: RunTest, faults: Collection[Fault]) -> bool:
-    return any(test.name == fault.name for fault in faults)

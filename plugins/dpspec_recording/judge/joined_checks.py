@@ -6,7 +6,6 @@ Ranks draw one Poisson sample together, and one adds noise; each part of a resum
 from collections.abc import Iterator, Sequence
 
 from dpspec.contract import Assumption
-from dpspec.stats import gaussian_noise
 from dpspec.text import several
 from dpspec_recording.folder.part import SUMMED
 from dpspec_recording.folder.recording import Recording
@@ -16,6 +15,7 @@ from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.probes.rules import Rules
 from dpspec_recording.rules import second_optimizer
 from dpspec_recording.rules.second_optimizer import OtherOptimizers
+from dpspec_recording.watching.noise_statistics import spread
 
 SHORTER = Fault(
     name="shorter-rank",
@@ -137,7 +137,7 @@ def rank_checks(run: RecordedRun) -> Iterator[RunTest]:
         return
     yield UNEQUAL.none_found(comparison.unequal, f"of {comparison.compared} steps, by digests", None)
     if comparison.parallel[1]:
-        measured = gaussian_noise.spread(*comparison.parallel, ALIKE.title)
+        measured = spread(*comparison.parallel, ALIKE.title)
         yield ALIKE.measured(measured, f"at {comparison.compared} steps, along common directions")
     note = f"of {comparison.compared} steps, along random directions"
     yield NO_SUM.none_found(comparison.summed, note, SUMMED)

@@ -10,9 +10,10 @@ from dpspec.stats.conformance import batch_checks, run_checks, sampling, table
 from dpspec.stats.conformance.measurement import Abstention, Measurement
 from dpspec_recording.judge.recorded_run import RecordedRun, evidence
 from dpspec_recording.outcomes.faults import RunTest
+from dpspec_recording.probes.noise import SHAPE
 
-#: The names of tests that other rejected tests explain, or that explain others.
-SCALE, RATE, FURTHER_NORMS = run_checks.reported_noise.name, batch_checks.rate.name, run_checks.FURTHER_NORMS
+#: The names of the test of all noise, and of the test of the rate, which a violated exact test of the batches explains.
+SCALE, RATE = run_checks.reported_noise.name, batch_checks.rate.name
 
 #: The name of the test that no clipped norm is above the clip norm.
 _NORMS = run_checks.clipped_norms.name
@@ -25,8 +26,9 @@ _ADVICE = {
     run_checks.MISSING_NORMS: "Clip the gradient of each drawn record by itself, not a sum or a mean over several, and "
     "report its norm, of an unusable record 0. Step with each reported batch. If no step uses the batches of loader=, "
     "such as a loader for validation, give dpspec.record the loader that the training iterates.",
-    FURTHER_NORMS: "Steps have more rows of gradients than drawn records: two or more backward passes, or several rows "
-    "of a record (views, evaluations). Make one row per record, and one backward pass on the sum of its losses.",
+    run_checks.FURTHER_NORMS: "Steps have more rows of gradients than drawn records: two or more backward passes, or "
+    "several rows of a record (views, evaluations). Make one row per record, and one backward pass on the sum of its "
+    "losses.",
     RATE: "Records are drawn at another rate than declared: account for the executed rate, if each record is drawn "
     "independently of others and of earlier steps.",
     sampling.LARGEST_SIZE: "Batches are cut to a maximum size: a record that enters such a batch pushes another one "
@@ -65,6 +67,7 @@ def reported_checks(run: RecordedRun) -> Iterator[RunTest]:
             is_exact=isinstance(outcome, Measurement) and outcome.is_exact,
             limit_of=row.limit_of,
             advice=_advice(name, check, run),
+            explains=(SHAPE.name,) if name == SCALE else (),
         )
 
 

@@ -41,6 +41,7 @@ class RunTest:
         is_exact: Whether it compares all steps without randomness. Otherwise it has a p-value, or covers some steps.
         limit_of: The kind of deviation whose smallest found size is ``check.detectable``.
         advice: A likely cause, and what to do; empty for a test that leaves it to the condition's advice.
+        explains: The names of tests that also reject a run with this fault, which then get no advice.
     """
 
     name: str
@@ -49,6 +50,7 @@ class RunTest:
     is_exact: bool = False
     limit_of: LimitOf = "all-steps"
     advice: str = ""
+    explains: tuple[str, ...] = ()
 
     @property
     def assumption(self) -> str:
@@ -74,6 +76,7 @@ class Fault:
             :data:`~dpspec.contract.rules.MADE_TWICE`.
         advice: A likely cause, and what to do.
         limit_of: The kind of deviation that the limit of its tests measures.
+        explains: The names of further tests that the fault makes reject.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Fault:
     source: str
     advice: str
     limit_of: LimitOf = "all-steps"
+    explains: tuple[str, ...] = ()
 
     def measured(
         self, measurement: Measurement, note: str, *, limit_of: LimitOf | None = None, advice: str | None = None
@@ -95,6 +99,7 @@ class Fault:
             is_exact=measurement.is_exact,
             limit_of=self.limit_of if limit_of is None else limit_of,
             advice=self.advice if advice is None else advice,
+            explains=self.explains,
         )
 
     def compared(

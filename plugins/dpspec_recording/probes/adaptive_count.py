@@ -20,6 +20,7 @@ from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome
 from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.watching.noise_statistics import spread
 
 if TYPE_CHECKING:
     from dpspec_recording.probes.judged_run import JudgedRun
@@ -127,12 +128,10 @@ class AdaptiveCount(Probe[AdaptiveFacts]):
         """
         if facts is None or not facts.counts:
             return
-        from dpspec.stats import gaussian_noise
-
         steps = facts.counts
-        of_all = gaussian_noise.spread(facts.squares, steps, COUNT_NOISE.title)
+        of_all = spread(facts.squares, steps, COUNT_NOISE.title)
         yield COUNT_NOISE.measured(of_all, f"of all {steps} counts")
-        single = gaussian_noise.spread(facts.largest, 1, COUNT_NOISE.title, steps)
+        single = spread(facts.largest, 1, COUNT_NOISE.title, steps)
         yield COUNT_NOISE.measured(single, f"at each step, of {steps}", limit_of="one-step")
         yield SILENT.none_found(facts.silent, f"{steps} steps")
         yield NEXT_NORM.none_found(facts.unexplained, f"{steps} steps")

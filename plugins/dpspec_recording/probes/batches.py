@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpspec.stats.conformance.run_checks import FURTHER_NORMS
 from dpspec_recording.folder.events import UNSEEN
 from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.notices import notice
@@ -75,6 +76,7 @@ FILLED = Fault(
         "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn "
         "alone, the sum without it has the random row in its place, and moves by two clip norms."
     ),
+    explains=(FURTHER_NORMS,),
 )
 SEVERAL = Fault(
     name="several-batches",

@@ -21,6 +21,7 @@ from dpspec.contract.rules import MADE_TWICE
 from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ LOADED = Fault(
         "average with other weights. Load them before dpspec.record begins, and record what follows as a "
         "part, with resume=True."
     ),
+    explains=(OTHER_PARAMETERS.name,),
 )
 RETURNED = Fault(
     name="returned-weights",
@@ -89,6 +91,7 @@ RETURNED = Fault(
         "chose them (the best of all), the choice has no noise and depends on each record. Go on from the "
         "last weights, or choose by public records and record what follows as a part, with resume=True."
     ),
+    explains=(OTHER_PARAMETERS.name,),
 )
 
 

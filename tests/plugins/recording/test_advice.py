@@ -14,15 +14,12 @@ from dpspec.contract import FrozenMap
 from dpspec.language.load import from_document
 from dpspec.registry.loader import load_catalog
 from dpspec.stats.conformance.batch_checks import BatchSums
-from dpspec.stats.conformance.measurement import Measurement
 from dpspec.stats.conformance.sampling import summary
 from dpspec_recording.judge.advice import advice_on, retraining_of
 from dpspec_recording.judge.bounds import ScheduleBounds
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.reported_checks import reported_checks
-from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.outcomes.outcome import run_tests
-from dpspec_recording.probes import noise
 from dpspec_recording.probes.judged_run import Array
 
 GENERAL = (
@@ -174,38 +171,3 @@ def test_an_unreported_batch_of_a_custom_loop_points_to_no_loader() -> None:
     advice = " ".join(test.advice for test in run_tests(run.all_outcomes) if test.check.p_value < 1e-6)
     assert "Report the batch of each step by run.sampled" in advice
     assert "make_private" not in advice
-
-
-def rejecting(fault: Fault, measured: float) -> RunTest:
-    return fault.measured(Measurement(fault.title, 1.0, measured, 0.0, None), "")
-
-
-@pytest.mark.parametrize(
-    ("found", "causes"),
-    [
-        ({noise.QUIETEST_LAYER: 0.0, noise.QUIET: 0.0, noise.POOLED: 99.0, noise.FLAT: 0.1}, [noise.QUIETEST_LAYER]),
-        ({noise.QUIETEST_LAYER: 0.3, noise.QUIET: 0.1, noise.UNEVEN: 9.0}, [noise.QUIETEST_LAYER]),
-        ({noise.QUIETEST_LAYER: 0.7, noise.QUIET: 1e-6, noise.REPEATED: 99.0, noise.SHAPE: 0.5}, [noise.QUIET]),
-        ({noise.QUIETEST_LAYER: 0.2, noise.POOLED: 99.0, noise.EXTREME: 1.2, noise.ALIGNED: 9.0}, [noise.POOLED]),
-        (
-            {noise.POOLED: 99.0, noise.DISTANCES: 0.9, noise.UNEVEN: 9.0, noise.CENTERED: 0.1},
-            [noise.POOLED, noise.DISTANCES],
-        ),
-        ({noise.WITHOUT_NOISE: 3.0, noise.QUIETEST_LAYER_AT_A_STEP: 0.0}, [noise.WITHOUT_NOISE]),
-        ({noise.FLAT: 0.1, noise.UNEVEN: 9.0}, [noise.FLAT, noise.UNEVEN]),
-    ],
-    ids=[
-        "a layer without noise",
-        "a quiet layer",
-        "coordinates without noise",
-        "the same noise at each step",
-        "a pool of vectors",
-        "a step without noise",
-        "a projection",
-    ],
-)
-def test_what_follows_from_the_cause_of_faulty_noise_is_no_further_cause(
-    found: dict[Fault, float], causes: list[Fault]
-) -> None:
-    tests = [rejecting(fault, measured) for fault, measured in found.items()]
-    assert advice_on(tests, tests) == tuple(fault.advice for fault in causes)

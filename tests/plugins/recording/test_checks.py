@@ -20,14 +20,15 @@ from torch import nn
 from torch.nn import functional
 
 from dpspec.contract import Check
+from dpspec.stats.conformance.run_checks import FURTHER_NORMS
 from dpspec_recording import judge, probes
 from dpspec_recording.judge import canaries
 from dpspec_recording.judge.advice import advice_on
-from dpspec_recording.judge.reported_checks import FURTHER_NORMS, RATE, SCALE
+from dpspec_recording.judge.reported_checks import RATE, SCALE
 from dpspec_recording.outcomes.conditions import TESTED
 from dpspec_recording.outcomes.faults import Fault, RunTest
 from dpspec_recording.probes.batches import FILLED, UNOBSERVED
-from dpspec_recording.probes.noise import ALONG, CENTERED, EXTREME, PAIRS, POOLED, QUIETEST_LAYER
+from dpspec_recording.probes.noise import INDEPENDENCE, SHAPE, SIZE, WITHOUT_NOISE
 from dpspec_recording.probes.noisy_gradients import MEDDLED
 from dpspec_recording.probes.parameters import LOADED, RETURNED
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
@@ -388,50 +389,16 @@ def test_general_advice_does_not_hide_the_cause() -> None:
     assert advice_on([unknown], [unknown, known]) == ()
 
 
-def test_few_numbers_explain_the_scale_of_the_noise() -> None:
-    """Ten thousand numbers have another standard deviation than their distribution, by 1 %."""
-    scale, repeated = rejected_test(SCALE, "noise-scale", "All noise has"), POOLED.none_found(1)
-    assert advice_on([scale], [scale]) == ("All noise has",)
-    assert advice_on([scale, repeated], [scale, repeated]) == (POOLED.advice,)
-
-
-def test_much_smaller_noise_is_not_said_to_be_of_few_numbers() -> None:
-    """Noise that is reported after its division by the batch size has more equal numbers than declared noise."""
-    scale, repeated = rejected_test(SCALE, "noise-scale", "All noise has", measured=0.02), POOLED.none_found(1)
-    assert advice_on([scale, repeated], [scale, repeated]) == ("All noise has",)
-
-
-@pytest.mark.parametrize(
-    ("layer", "advice"), [(0.5, ("All noise has",)), (0.1, (QUIETEST_LAYER.advice,)), (None, ("All noise has",))]
-)
-def test_a_quieter_layer_explains_the_scale_of_the_noise(layer: float | None, advice: tuple[str, ...]) -> None:
-    scale = rejected_test(SCALE, "noise-scale", "All noise has", measured=0.5)
-    others = [QUIETEST_LAYER.compared(False, 1.0, layer, "")] if layer is not None else []
-    assert advice_on([scale, *others], [scale, *others]) == advice
-
-
-@pytest.mark.parametrize("measured", [0.5, 2.0])
-def test_noise_of_a_wrong_scale_explains_tests_of_its_size(measured: float) -> None:
-    scale = rejected_test(SCALE, "noise-scale", "All noise has", measured=measured)
-    along, pairs = (fault.none_found(1) for fault in (ALONG, PAIRS))
-    expected = ["All noise has"] if measured > 1.0 else ["All noise has", PAIRS.advice]
-    assert [*advice_on([scale, along, pairs], [scale, along, pairs])] == expected
-
-
-@pytest.mark.parametrize(("largest", "sums", "causes"), [(1.8, 0.58, 0), (1.3, 0.58, 1), (1.8, 0.1, 1), (9.0, 0.01, 2)])
-def test_noise_of_a_wrong_scale_is_not_said_to_be_cut_or_centered(largest: float, sums: float, causes: int) -> None:
-    """Of 420 numbers with 0.63 times the declared deviation the largest is about 0.63 times 3.2. Cut, heavy-tailed and
-    centered noise of this scale keeps its advice."""
-    scale = rejected_test(SCALE, "noise-scale", "All noise has", measured=0.63)
-    rejected = [scale, EXTREME.compared(False, 3.2, largest, ""), CENTERED.compared(False, 1.0, sums, "")]
-    advice = advice_on(rejected, rejected)
-    assert advice[0] == "All noise has"
-    assert len(advice) == 1 + causes
-
-
 @pytest.mark.parametrize(
     ("test", "cause"),
     [
+        *((SIZE.none_found(1), fault.none_found(1)) for fault in (WITHOUT_NOISE, INDEPENDENCE)),
+        # Ten thousand numbers have another standard deviation than their distribution, by 1 %.
+        *(
+            (rejected_test(SCALE, "noise-scale", "All noise has"), cause.none_found(1))
+            for cause in (INDEPENDENCE, SIZE)
+        ),
+        *((SHAPE.none_found(1), cause.none_found(1)) for cause in (WITHOUT_NOISE, INDEPENDENCE, SIZE)),
         (OTHER_PARAMETERS.none_found(1), LOADED.none_found(1)),
         (OTHER_PARAMETERS.none_found(1), RETURNED.none_found(1)),
         (rejected_test(FURTHER_NORMS, "clipping", "Steps have more rows"), FILLED.none_found(1)),

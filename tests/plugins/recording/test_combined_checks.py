@@ -12,7 +12,6 @@ from support.facts_only import run_with
 from support.recordings import Recordings
 
 from dpspec.contract import Check
-from dpspec.stats import gaussian_noise
 from dpspec.stats.binomial import TruncatedSize
 from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.evidence import NoiseSums, RunEvidence
@@ -22,6 +21,7 @@ from dpspec_recording.outcomes.conditions import TESTED
 from dpspec_recording.outcomes.faults import RunTest, checks_of
 from dpspec_recording.outcomes.outcome import run_tests
 from dpspec_recording.probes.noise import Noise
+from dpspec_recording.watching import noise_statistics
 
 
 def test_a_recording_has_at_most_seventeen_kinds_of_checks() -> None:
@@ -109,12 +109,12 @@ LIMITS: dict[str, Callable[[], Measurement]] = {
         for n in (300, 10**5)
     },
     **{f"overlaps of {n}": lambda n=n: sampling.overlap(1, int(n * RATE), n, RATE) for n in (1500, 10**5)},
-    **{f"repeats among {n}": lambda n=n: gaussian_noise.repeats(0, 1e-3 * n, n, 1, "") for n in (500, 10**5)},
-    **{f"shares of {37 * n}": lambda n=n: gaussian_noise.shares([n] * 42, 1e-6, 1, "") for n in (30, 10**4)},
-    **{f"extreme of {n}": lambda n=n: gaussian_noise.extreme(4.0, n, 1e-3, "") for n in (10**4, 10**9)},
-    **{f"coarse of {n}": lambda n=n: gaussian_noise.coarse(0, n, "") for n in (300, 10**5)},
-    **{f"spread of {n}": lambda n=n: gaussian_noise.spread(n, n, "") for n in (60, 5000)},
-    "lags": lambda: gaussian_noise.lag_correlation(np.random.default_rng(1).standard_normal((60, 96)), ""),
+    **{f"repeats among {n}": lambda n=n: noise_statistics.repeats(0, 1e-3 * n, n, 1, "") for n in (500, 10**5)},
+    **{f"shares of {37 * n}": lambda n=n: noise_statistics.shares([n] * 42, 1e-6, 1, "") for n in (30, 10**4)},
+    **{f"extreme of {n}": lambda n=n: noise_statistics.extreme(4.0, n, 1e-3, "") for n in (10**4, 10**9)},
+    **{f"spread of {n}": lambda n=n: noise_statistics.spread(n, n, "") for n in (60, 5000)},
+    **{f"excess of {n}": lambda n=n: noise_statistics.excess(n, n, "") for n in (1, 60, 5000)},
+    "lags": lambda: noise_statistics.correlations(np.random.default_rng(1).standard_normal((60, 96)), "", "")[1],
 }
 
 
@@ -124,7 +124,7 @@ def test_corrected_limits_are_above_the_limits_at_the_smaller_level(
     name: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = LIMITS[name]().detectable
-    for module in (noise_tests, sampling, gaussian_noise):
+    for module in (noise_tests, sampling, noise_statistics):
         monkeypatch.setattr(module, "LEVEL", LEVEL / number)
     sampling._detectable_overlap.cache_clear()
     exact = LIMITS[name]().detectable

@@ -15,16 +15,15 @@ from support.facts_only import run_with
 from torch import nn
 
 import dpspec
-from dpspec.stats.gaussian_noise import INTERVALS
 from dpspec_recording.outcomes.faults import checks_of
 from dpspec_recording.outcomes.outcome import run_tests
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.probes.noise import ALONG, PAIRS, Noise
+from dpspec_recording.probes.noise import ALONG, INDEPENDENCE, PAIRS, Noise
 from dpspec_recording.sums.loop_gradients import LoopGradients
-from dpspec_recording.watching.noise_facts import (
+from dpspec_recording.watching.noise_statistics import (
+    INTERVALS,
     UNKNOWN,
     AlongSums,
-    CoarseValues,
     Extremes,
     NoiseFacts,
     NoiseStatistics,
@@ -159,7 +158,7 @@ def test_noise_of_few_values_is_found_in_any_type(kind: torch.dtype, tmp_path: P
     """Digits of the sum that the noise does not have can be read off the gradient."""
     found = own(tmp_path / "run", noise_kind=kind)
     assert found.status == ("open", "deviates")
-    assert "values rounded more coarsely than their type" in found.rejected
+    assert INDEPENDENCE.title in found.rejected
 
 
 @pytest.mark.ci
@@ -241,24 +240,17 @@ def test_an_update_that_was_not_compared_proves_nothing(given: dict[str, Any], w
     assert words in found.assumption("loop-reports").text
 
 
-NONE = Repeats(small=0, expected=0.0, gaps=0)
 GOOD = NoiseStatistics(
+    quietest=Quietest(squares=2.0, steps=10, coordinates=40, rounding=1e-6),
     counts=(2,) * INTERVALS,
     worst_counts=(1,) * INTERVALS,
     counted=10,
     edge_error=1e-6,
-    sampled=5,
-    coarse=CoarseValues(coarse=0, checked=100, coarse_of_step=0, checked_of_step=20, steps=5),
-    repeats=Repeats(small=0, expected=0.1, gaps=100),
-    pooled=NONE,
-    along_sums=AlongSums(steps=0, squares=0.0, largest=0.0),
     extremes=Extremes(numbers=0, largest=0.0, rounding=0.0),
-    quietest=Quietest(squares=2.0, steps=10, coordinates=40, rounding=1e-6),
-    centered=None,
-    alignment=None,
-    volume=None,
-    dispersion=None,
-    grid=None,
+    repeats=Repeats(small=0, expected=0.1, gaps=100, tried=1),
+    pooled=Repeats(small=0, expected=0.1, gaps=100, tried=9),
+    along_sums=AlongSums(steps=0, squares=0.0, largest=0.0),
+    spacing=0.0,
 )
 
 
@@ -270,9 +262,9 @@ def made(*processes: NoiseStatistics, rows: Any = None, ended: bool = True) -> l
     return [*checks_of(run_tests(Noise.judge(run.fact(Noise), run)))]
 
 
-def test_good_statistics_give_nine_tests() -> None:
+def test_good_statistics_give_seven_tests() -> None:
     found = made(GOOD)
-    assert len(found) == 9
+    assert len(found) == 7
     assert {one.assumption for one in found} == {"independent-noise", "per-layer-noise", "noise-law"}
 
 
@@ -282,7 +274,7 @@ def test_good_statistics_give_nine_tests() -> None:
 def test_sums_that_contain_noise_are_rejected(value: tuple[float, float, float], rejects: bool) -> None:
     """At all steps, or at one of many."""
     along = AlongSums(steps=value[0], squares=value[1], largest=value[2])
-    found = [one for one in made(replace(GOOD, along_sums=along)) if one.test.startswith(ALONG.title)]
+    found = [one for one in made(replace(GOOD, along_sums=along)) if one.test.startswith(ALONG)]
     assert len(found) == 2
     assert any(one.p_value < 1e-9 for one in found) == rejects
 
@@ -290,7 +282,7 @@ def test_sums_that_contain_noise_are_rejected(value: tuple[float, float, float],
 def test_a_run_without_end_or_statistics_has_no_checks() -> None:
     none = np.zeros((0, 36))
     assert made(rows=none) == made(rows=none, ended=False) == []
-    assert len(made()) == len(made(ended=False)) == 3
+    assert len(made()) == len(made(ended=False)) == 2
 
 
 IMPOSSIBLE = (None, True, "x", [], {}, [[1]], -1, 1e300, float("nan"), float("inf"), 10**400, [None] * 3)
@@ -323,5 +315,5 @@ def test_noise_that_repeats_is_rejected() -> None:
     rows = np.random.default_rng(3).standard_normal((200, 96))
     assert min(one.p_value for one in made(rows=rows)) > 1e-4
     rows[151] = -rows[150]
-    (found,) = [one for one in made(rows=rows) if one.test == PAIRS.title]
+    (found,) = [one for one in made(rows=rows) if one.test == PAIRS]
     assert found.p_value < 1e-9

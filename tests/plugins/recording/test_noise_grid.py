@@ -9,7 +9,8 @@ from support.checked_runs import Question, check_run
 from torch import Tensor, nn
 
 import dpspec
-from dpspec_recording.watching.noise_grid import NoiseGrid, spacing_of
+from dpspec_recording.watching.noise_sketch import NoiseSketch
+from dpspec_recording.watching.noise_watch import NoiseWatch, spacing_of
 
 FLOAT32 = 2.0**-23
 
@@ -27,22 +28,26 @@ def test_unrounded_values_have_no_spacing(values: int) -> None:
     assert spacing_of(np.abs(drawn), FLOAT32) == 0.0
 
 
+def spacing(noise: Tensor, total: Tensor) -> float:
+    """The spacing that a recording of ten steps has."""
+    watch, sketch = NoiseWatch([torch.zeros(noise.shape[1])]), NoiseSketch([noise.shape[1]])
+    for one, of_sum in zip(noise, total, strict=True):
+        watch.add(sketch.measure([one[None]], [of_sum[None]]), [1.0])
+    found = watch.found()
+    assert found is not None
+    return found.spacing
+
+
 @pytest.mark.parametrize(("noise", "sums"), [(True, True), (True, False), (False, True), (False, False)])
 def test_noise_and_sums_are_on_one_grid_or_none(noise: bool, sums: bool) -> None:
     torch.manual_seed(4)
-    grid = NoiseGrid(FLOAT32)
-    for _ in range(10):
-        drawn, total = torch.randn(100), 3.0 * torch.randn(100)
-        grid.add(rounded(drawn, 64.0) if noise else drawn, rounded(total, 64.0) if sums else total, 1.0)
-    assert grid.found() == (
-        [1 / 64, pytest.approx(1000, abs=30), pytest.approx(1000, abs=30)] if noise and sums else []
-    )
+    drawn, total = torch.randn(10, 100), 3.0 * torch.randn(10, 100)
+    found = spacing(rounded(drawn, 64.0) if noise else drawn, rounded(total, 64.0) if sums else total)
+    assert found == (1 / 64 if noise and sums else 0.0)
 
 
 def test_sums_of_zeros_are_on_no_grid() -> None:
-    grid = NoiseGrid(FLOAT32)
-    grid.add(rounded(torch.randn(200), 64.0), torch.zeros(200), 1.0)
-    assert grid.found() == []
+    assert spacing(rounded(torch.randn(10, 200), 64.0), torch.zeros(10, 200)) == 0.0
 
 
 def rounded(values: Tensor, scale: float) -> Tensor:

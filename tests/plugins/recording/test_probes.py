@@ -11,7 +11,6 @@ import pytest
 from scipy.special import ndtr
 from support.facts_only import alarms, run_with
 
-from dpspec.stats.gaussian_noise import EDGES, INTERVALS
 from dpspec_recording.folder.events import OptionChange, Unread
 from dpspec_recording.folder.merging import Across
 from dpspec_recording.outcomes.outcome import Remark, undeclared
@@ -50,42 +49,29 @@ from dpspec_recording.step_replay.facts import (
     ReplayFacts,
     SizeFacts,
 )
-from dpspec_recording.watching.noise_facts import (
-    Alignment,
+from dpspec_recording.watching.noise_statistics import (
+    EDGES,
+    INTERVALS,
     AlongSums,
-    Centered,
-    CoarseValues,
-    Dispersion,
     Extremes,
-    Grid,
     NoiseFacts,
     NoiseStatistics,
     Quietest,
     Repeats,
-    Volume,
 )
-
-#: 20 values of each of 50 steps.
-COARSE = CoarseValues(coarse=0, checked=1000, coarse_of_step=0, checked_of_step=20, steps=50)
 
 #: Statistics of 100 steps of Gaussian noise of 1,000 coordinates.
 STATISTICS = NoiseStatistics(
+    quietest=Quietest(squares=60.0, steps=100, coordinates=1000, rounding=1e-6),
     counts=tuple(round(100_000 * share) for share in np.diff(ndtr([-np.inf, *EDGES, np.inf]))),
     worst_counts=tuple(round(1000 * share) for share in np.diff(ndtr([-np.inf, *EDGES, np.inf]))),
     counted=100,
     edge_error=1e-6,
-    sampled=20,
-    coarse=COARSE,
-    repeats=Repeats(small=0, expected=0.1, gaps=1000),
-    pooled=Repeats(small=0, expected=0.1, gaps=1000),
-    along_sums=AlongSums(steps=100, squares=100.0, largest=6.0),
     extremes=Extremes(numbers=100_000, largest=4.4, rounding=1e-6),
-    quietest=Quietest(squares=60.0, steps=100, coordinates=1000, rounding=1e-6),
-    centered=Centered(squares=15.0, degrees=20, families=5, rounding=1e-5),
-    alignment=Alignment(squares=4950.0, terms=4950, families=5),
-    volume=Volume(ratio=1.0, vectors=100, dimensions=1000, families=5),
-    dispersion=Dispersion(squares=999.0, coordinates=1000),
-    grid=None,
+    repeats=Repeats(small=0, expected=0.1, gaps=1000, tried=1),
+    pooled=Repeats(small=0, expected=0.1, gaps=1000, tried=9),
+    along_sums=AlongSums(steps=100, squares=100.0, largest=6.0),
+    spacing=0.0,
 )
 
 
@@ -171,17 +157,13 @@ FAULTY_STEPS: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
 
 #: Of each probe faulty facts, as changes of the honest ones, and the alarms.
 FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
-    (Noise, noisy(repeats=Repeats(small=50, expected=0.1, gaps=1000)), "repeated-values"),
-    (Noise, noisy(pooled=Repeats(small=50, expected=0.1, gaps=1000)), "pooled-values"),
-    (Noise, noisy(along_sums=AlongSums(steps=100, squares=900.0, largest=60.0)), "noise-along-sum"),
-    (Noise, noisy(extremes=Extremes(numbers=100_000, largest=3.0, rounding=1e-6)), "largest-value noise-law"),
-    (Noise, noisy(extremes=Extremes(numbers=100_000, largest=4.4, rounding=1e-6, equal=2)), "noise-law"),
-    (Noise, noisy(quietest=Quietest(squares=1.0, steps=100, coordinates=1000, rounding=1e-6)), "quietest-coordinate"),
-    (Noise, noisy(centered=Centered(squares=1e-8, degrees=20, families=5, rounding=1e-5)), "centered-noise"),
-    (Noise, noisy(counts=(100_000, *[0] * (INTERVALS - 1))), "values-in-intervals"),
-    (Noise, noisy(coarse=replace(COARSE, coarse=900)), "coarse-values"),
-    (Noise, noisy(coarse=replace(COARSE, coarse=20, coarse_of_step=20)), "coarse-values"),
-    (Noise, noisy(grid=Grid(spacing=0.01, noise=500, sums=500)), "noise-law"),
+    (Noise, noisy(repeats=Repeats(small=50, expected=0.1, gaps=1000, tried=1)), "noise-independence"),
+    (Noise, noisy(pooled=Repeats(small=50, expected=0.1, gaps=1000, tried=9)), "noise-independence"),
+    (Noise, noisy(along_sums=AlongSums(steps=100, squares=900.0, largest=60.0)), "noise-independence"),
+    (Noise, noisy(extremes=Extremes(numbers=100_000, largest=3.0, rounding=1e-6)), "noise-shape noise-law"),
+    (Noise, noisy(quietest=Quietest(squares=1.0, steps=100, coordinates=1000, rounding=1e-6)), "noise-size"),
+    (Noise, noisy(counts=(100_000, *[0] * (INTERVALS - 1))), "noise-shape"),
+    (Noise, noisy(spacing=0.01), "noise-law"),
     (Parameters, {"outside": 1.0}, "moved-parameters"),
     (PublicSteps, {"steps": 3}, "unverified-public-steps"),
     (Parameters, {"outside": 1.0, "loaded": 1}, "loaded-weights"),

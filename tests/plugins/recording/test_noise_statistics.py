@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpspec.stats import gaussian_noise as tested
 from dpspec.stats.conformance.measurement import Measurement
-from dpspec.stats.gaussian_noise import lag_correlation, pair_correlation
+from dpspec_recording.folder.joined_folder import dependence
+from dpspec_recording.watching import noise_statistics as tested
+from dpspec_recording.watching.noise_statistics import correlations
 
 RANDOM = np.random.default_rng(7)
 
@@ -72,22 +73,10 @@ def test_the_bound_on_repeats_is_above_the_poisson_tail(expected):
 @pytest.mark.family
 @pytest.mark.parametrize("shape", [(2, 3), (6, 40), (40, 6), (12, 12)])
 def test_components_of_independent_vectors_are_chi_square(shape):
-    found = [tested.dependence(RANDOM.standard_normal(shape)) for _ in range(2000)]
+    found = [dependence(RANDOM.standard_normal(shape)) for _ in range(2000)]
     short = min(shape)
     assert {degrees for _, degrees in found} == {short * (short - 1) // 2}
     assert stats.kstest([value for value, _ in found], stats.chi2(found[0][1]).cdf).pvalue > 1e-4
-
-
-def test_dependent_vectors_have_large_components():
-    subspace = (
-        RANDOM.standard_normal((30, 100)) @ np.linalg.qr(RANDOM.standard_normal((200, 100)))[0].T * math.sqrt(2.0)
-    )
-    value, degrees = tested.dependence(subspace)
-    assert 1.5 < value / degrees < 2.6
-    assert tested.spread(value, degrees, "").p_value < 1e-12
-    pair = RANDOM.standard_normal((2, 4000))
-    pair[1] = 0.2 * pair[0] + math.sqrt(0.96) * pair[1]
-    assert 40.0 < tested.dependence(pair)[0] < 360.0
 
 
 def test_measurements_reject_a_deviation_of_the_size_that_they_state():
@@ -95,8 +84,6 @@ def test_measurements_reject_a_deviation_of_the_size_that_they_state():
     repeats = tested.repeats(0, 5.0, 1000, 3, "")
     assert repeats.p_value == 1.0
     assert tested.repeats(round(1000 * repeats.detectable), 5.0, 1000, 3, "").p_value <= level
-    coarse = tested.coarse(0, 4000, "")
-    assert tested.coarse(round(4000 * coarse.detectable), 4000, "").p_value <= level
     counts = np.round(1e5 * tested._probabilities(0.0)[0][: tested.INTERVALS])
     shares = tested.shares(counts.astype(int).tolist(), 0.0, 10, "")
     counts[18] += 1e5 * shares.detectable
@@ -105,12 +92,22 @@ def test_measurements_reject_a_deviation_of_the_size_that_they_state():
     assert tested.spread(250.0, 150, "", 10).p_value == pytest.approx(10 * tested.spread(250.0, 150, "").p_value)
 
 
+@pytest.mark.parametrize(("terms", "tried"), [(1, 1), (1, 500), (100, 1)])
+def test_an_excess_has_the_exact_tail_and_the_stated_limit(terms: int, tried: int) -> None:
+    exact = stats.chi2(terms)
+    found = tested.excess(2.0 * exact.ppf(0.99), terms, "", tried)
+    assert math.isclose(found.p_value, min(1.0, tried * exact.sf(2.0 * exact.ppf(0.99))), rel_tol=1e-9)
+    assert found.detectable is not None
+    least = (1.0 + found.detectable) ** 2 * exact.ppf(0.01)
+    assert math.isclose(tried * exact.sf(least), 1e-6, rel_tol=1e-6)
+
+
 def noise(steps: int, width: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((steps, width))
 
 
 def everything(vectors: np.ndarray) -> list[Measurement]:
-    return [pair_correlation(vectors, "p"), lag_correlation(vectors, "d")]
+    return [*correlations(vectors, "p", "d")]
 
 
 def smallest(vectors: np.ndarray) -> float:
@@ -124,12 +121,12 @@ def test_values_and_p_values_are_those_of_the_definitions() -> None:
     scaled = n @ (n / np.linalg.norm(n, axis=1, keepdims=True)).T
     pairs = np.tril_indices(steps, -1)
     worst = max(scaled[pairs], key=abs)
-    found = pair_correlation(n, "p")
+    found, _ = correlations(n, "p", "d")
     assert found.measured == pytest.approx(worst / math.sqrt(width))
     assert found.p_value == pytest.approx(min(1.0, len(pairs[0]) * 2 * stats.norm.sf(abs(worst))))
     sums = {d: np.trace(scaled, -d) / math.sqrt(steps - d) for d in range(1, steps)}
     distance = max(sums, key=lambda d: abs(sums[d]))
-    found = lag_correlation(n, "d")
+    _, found = correlations(n, "p", "d")
     assert found.measured == pytest.approx(sums[distance] / math.sqrt((steps - distance) * width))
     assert found.p_value == pytest.approx(min(1.0, (steps - 1) * 2 * stats.norm.sf(abs(sums[distance]))))
 
@@ -186,21 +183,6 @@ def test_the_largest_value_has_uniform_p_values(numbers: int, rounding: float) -
         assert share >= 0.5 * level or rounding > 0.0
 
 
-def test_the_probability_of_equal_largest_values_is_at_most_uniform() -> None:
-    """Rounding of 0.02 makes equal values frequent."""
-    numbers, rounding = 500, 0.02
-    rows = np.abs(np.random.default_rng(8).normal(size=(2000, numbers)))
-    largest = rows.max(axis=1)
-    equal = (largest[:, None] - rows <= 2.0 * rounding).sum(axis=1) - 1
-    p_values = np.array(
-        [tested.equal_extremes(int(k), m, numbers, rounding) for k, m in zip(equal, largest, strict=True)]
-    )
-    assert all((p_values <= level).mean() <= level + 3.0 * math.sqrt(level / 2000) for level in (0.2, 0.05, 0.01))
-    assert (p_values < 0.2).any()
-    assert tested.equal_extremes(0, 3.0, 2520, 1e-6) == 1.0
-    assert tested.equal_extremes(2, 3.0, 2520, 1e-6) < 1e-8
-
-
 @pytest.mark.parametrize("numbers", [10**9, 10**10, 10**14])
 def test_torchs_float32_numbers_are_no_cut(numbers: int) -> None:
     """They end at 5.768: from two billion on normal numbers would be larger. A cut 2 % below is found."""
@@ -218,51 +200,3 @@ def test_a_cut_at_the_stated_limit_is_rejected_and_one_above_it_is_not(numbers: 
     assert tested.extreme(cut * 1.001, numbers, 0.0, "").p_value > 1e-6
     # a value that is too large is rejected as well
     assert tested.extreme(measured.declared + 3.0, numbers, 0.0, "").p_value < 1e-6
-
-
-@pytest.mark.parametrize(("vectors", "dimensions"), [(1, 1), (1, 40), (8, 8), (20, 21), (20, 200)])
-def test_the_bound_on_a_volume_is_above_the_exact_tail(vectors: int, dimensions: int) -> None:
-    """The determinant of a Wishart matrix is the product of independent chi-square values."""
-    assert vectors > 1 or math.exp(tested.log_volume_tail(0.3, 1, dimensions)) >= stats.chi2.cdf(
-        0.3 * dimensions, dimensions
-    )
-    random = np.random.default_rng(5)
-    factors = random.standard_normal((2000, vectors, dimensions))
-    logs = np.linalg.slogdet(factors @ factors.transpose(0, 2, 1))[1]
-    logs -= np.log(dimensions - np.arange(vectors)).sum()
-    for share in (0.002, 0.02, 0.2):
-        ratio = math.exp(float(np.quantile(logs, share)) / vectors)
-        bound = math.exp(tested.log_volume_tail(ratio, vectors, dimensions))
-        # A correct implementation fails with probability below 1e-4: four standard deviations of a share.
-        assert bound >= share - 4.0 * math.sqrt(share / 2000)
-        assert bound <= 60.0 * share
-    assert tested.log_volume_tail(0.0, vectors, dimensions) == -math.inf
-    assert tested.log_volume_tail(50.0, vectors, dimensions) == 0.0
-
-
-def test_the_measured_volume_is_rejected_at_the_stated_shortfall() -> None:
-    random = np.random.default_rng(6)
-    honest = tested.volume(1.0, 20, 60, 3, "volume")
-    assert honest.detectable is not None
-    ratios = random.chisquare(60.0 - np.arange(20), size=(200, 20)) / (60.0 - np.arange(20))
-    means = np.exp(np.log(ratios).mean(axis=1)) * (1.0 - honest.detectable)
-    rejected = [tested.log_volume_tail(float(mean), 20, 60) <= math.log(1e-6 / 3) for mean in means]
-    assert 0.95 <= np.mean(rejected) < 1.0
-
-
-@pytest.mark.parametrize("degrees", [4, 50, 100_000])
-def test_the_variation_of_squares_is_chi_square_for_any_scale(degrees: int) -> None:
-    random = np.random.default_rng(degrees)
-    values = [tested.dispersion(random.chisquare(degrees, 41), degrees) for _ in range(400)]
-    assert stats.kstest(values, stats.chi2(40).cdf).pvalue > 1e-4
-    uneven = random.chisquare(degrees, 4000) * np.repeat([1.0 - 3.0 / degrees**0.5, 1.0 + 3.0 / degrees**0.5], 2000)
-    assert stats.chi2(3999).sf(tested.dispersion(uneven.clip(0.0), degrees)) < 1e-12
-
-
-def test_alignment_has_the_exact_tail_and_the_stated_excess() -> None:
-    found = tested.alignment(5400.0, 4950, 3, 0.0, "alignment")
-    assert math.isclose(found.p_value, 3.0 * stats.chi2(4950).sf(5400.0), rel_tol=1e-9)
-    excess = found.detectable
-    assert excess is not None
-    assert math.isclose(3.0 * stats.chi2(4950).sf((1.0 + excess) * stats.chi2(4950).ppf(0.01)), 1e-6, rel_tol=1e-6)
-    assert tested.log_upper_tail(1e9, 10) < -1e8
