@@ -503,9 +503,9 @@ def tally(result: Result) -> str:
 
 def _worse(result: Result) -> str:
     """``3 claims and 1 audit``, those that got worse; empty without an earlier result or a regression."""
-    found = result.regressions or ()
-    claims = sum(bool(regression.claim) for regression in found)
-    numbers = ((claims, "claim"), (len(found) - claims, "audit"))
+    regressions = result.regressions or ()
+    claims = sum(bool(regression.claim) for regression in regressions)
+    numbers = ((claims, "claim"), (len(regressions) - claims, "audit"))
     return joined([words.count(number, unit) for number, unit in numbers if number])
 
 

@@ -22,7 +22,7 @@ from dpspec.results.diff import Change, diff, regressions
 from dpspec.results.void_bounds import for_readers
 from dpspec.text import joined, spaced
 
-#: The end that a claim's change of both ends is told by, by the direction of the change: an epsilon that rises is worse
+#: The end that states a claim's change of both ends, by the direction of the change: an epsilon that rises is worse
 #: at its upper end, a metric that falls at its lower one.
 _ENDS = ("upper", "lower")
 
@@ -35,7 +35,7 @@ def named_regressions(baseline: Result, result: Result, worse: Sequence[Change])
         result: The later one.
         worse: The changes of :func:`dpspec.results.diff.regressions`.
     """
-    # Values of the rows and bounds that a deviation made void are no part of what readers see.
+    # Readers do not see values of the rows, nor bounds that a deviation made void.
     shown = [for_readers(baseline), for_readers(result)]
     readable = {*regressions(*shown), *diff(*shown)}
     declared: dict[str, list[str]] = {}

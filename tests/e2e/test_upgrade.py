@@ -27,7 +27,7 @@ def test_stored_trials_are_found_again(dpspec, written: Path) -> None:
         (("report", "result.json"), "the result is of dpspec 0.2 or older, which can read it: run its spec again"),
         pytest.param(
             ("check", "run", "--epsilon", "8"),
-            "format 1 is of another version of dpspec: record again",
+            "a recording of an earlier version of dpspec: record again",
             marks=pytest.mark.recorder,
         ),
     ],

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from dpspec.stats.conformance.measurement import Measurement
-from dpspec_recording.folder.joined_folder import dependence
+from dpspec_recording.folder.part import dependence
 from dpspec_recording.watching import noise_statistics as tested
 from dpspec_recording.watching.noise_statistics import correlations
 

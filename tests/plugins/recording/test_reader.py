@@ -163,7 +163,6 @@ def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
     others = [
         {"gradients": {"steps": 1, "summed": 1, "different": 1, "hidden": 2**64 - 1}},
         {"gradients": [1, 1, 1, 0.0]},
-        {"seeds": {"shared": 1}},
         {"batches": {"unused": -1, "passed_over": 0}},
         {"model_state": {**facts["model_state"], "buffers": [[]] * 1000}},
         {"accountant": {"history": [["a", {}, []]]}},
