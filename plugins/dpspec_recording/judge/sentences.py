@@ -30,7 +30,6 @@ from dpspec_recording.probes.updates import Updates
 from dpspec_recording.rules import duplicate_records, second_optimizer
 from dpspec_recording.rules.duplicate_records import CopyFacts
 from dpspec_recording.rules.second_optimizer import OtherOptimizers
-from dpspec_recording.step_replay.facts import NUMBER
 
 F = TypeVar("F")
 
@@ -225,7 +224,7 @@ def _not_replayed(run: RecordedRun) -> str:
 def _varying(run: RecordedRun) -> str:
     """Whether operations of the sum use numbers that a replay repeats, although they vary: from earlier losses?"""
     replays = run.fact(Replays)
-    if replays is None or not replays.varying or replays.origins.get(NUMBER):
+    if replays is None or not replays.varying:
         return ""
     return "; the loss uses numbers that vary between steps (no loss of earlier steps)"
 
@@ -237,14 +236,20 @@ def _tested(run: RecordedRun) -> Iterator[str]:
         steps = several(replays.testing, "traced step")
         yield (
             f"no batch is skipped, repeated or weighed by a condition on its records: {steps} tested such a "
-            "condition in Python before the sum (if, assert)"
+            f"condition in Python before the sum ({_lines(replays.tested_at) or 'if, assert'})"
         )
-    if replays is not None and replays.logging:
-        steps = several(replays.logging, "traced step")
+    if replays is not None and replays.followed:
+        steps = several(replays.followed, "traced step")
         yield (
             f"no batch is skipped, repeated or weighed by a number that the script read of it: {steps} read such "
-            "numbers before the sum (item(), numpy()), and used none"
+            f"numbers before the sum ({_lines(replays.read_at) or 'item(), numpy()'}), and used no other than replays "
+            "repeat"
         )
+
+
+def _lines(lines: Sequence[str]) -> str:
+    """``train.py:31``, the first lines."""
+    return ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 
 def _no_copies(run: RecordedRun) -> str:

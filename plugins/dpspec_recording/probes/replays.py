@@ -24,7 +24,6 @@ from dpspec_recording.probes.probe import Probe, Training, emits
 from dpspec_recording.step_replay.facts import (
     BATCH_BEFORE,
     DATASET,
-    NUMBER,
     PROCESSES,
     RADIUS,
     ROWS,
@@ -156,11 +155,6 @@ _DOUBTS = {
         "the clipped sum of {} of a rank depends on values that other processes sent before it, such as embeddings, "
         "means or losses of their records: a record then also changes the gradients of others; exchange nothing before "
         "the noise but numbers that read no record",
-    ),
-    NUMBER: (
-        "traced step",
-        "{} used a number that follows from one that the script read of the batch before its sum, by item() or "
-        "float(): a record then also changes the gradients of others; compute the loss of a record from it alone",
     ),
     RADIUS: (
         "replayed step",

@@ -259,6 +259,8 @@ class ReplayedLoop(Replayer):
         skipped = self._trained | {*map(id, of_batch)}
         timeline.step = step = TracedStep(trace, batch.tensors, skipped, self._trained, batch.drawn)
         self.origins.note_numbers(step, self._parameters)
+        if trace.followed is not None and trace.followed.unknown:
+            raise AbstainError(trace.followed.unknown)
         self.origins.note(step, sums, dataset_records)
         self.origins.between.begin(trace, of_batch, sums)
         dataset = set(map(address_of, trace.tensors_before()))
@@ -268,6 +270,8 @@ class ReplayedLoop(Replayer):
         replays.compare_earlier(earlier)
         replays.replace_records()
         replays.replace_halves()
+        if trace.branches:  # on a number of several records: a replay does not know the other branch
+            raise AbstainError(trace.reads)
         replays.equal_records(batch.sources, self._parameters)
         self._log.add(batch.tensors, replays.replacements)
         if projection is not None:

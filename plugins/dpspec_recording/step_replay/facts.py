@@ -10,7 +10,7 @@ from dpspec_recording.folder.merging import OWN_IF_ANY, Count, Names, Number, Re
 #: Origins of values that a sum depends on: of earlier batches, of all records, of other processes, and numbers that the
 #: script read. Weights of earlier trainings are named by a rule.
 BATCH_BEFORE, DATASET, TABLE, ROWS, WEIGHTS = "batch before", "dataset", "table", "rows", "weights"
-PROCESSES, NUMBER, RADIUS = "processes", "number", "radius"
+PROCESSES, RADIUS = "processes", "radius"
 
 _SUM, _MAX, _MIN = join_by(sum), join_by(max), join_by(min)
 
@@ -42,8 +42,9 @@ class ReplayFacts:
     was no such batch.
     failure: why the last chosen step that was not replayed was not. origins: by the origin of values from outside of
     the batch (:mod:`~dpspec_recording.step_replay.origins`), the number of steps whose sum depends on them. varying:
-    the number of traced steps with another number of Python in their operations than an earlier one; testing: with a
-    condition on the batch in Python; logging: that read numbers of the batch, and whose operations use none.
+    the number of traced steps with another number of Python in their operations than an earlier one, which follows from
+    none that the script read; testing: with a condition on the batch in Python; followed: that read numbers of the
+    batch, and whose operations use known functions of these alone. tested_at, read_at: the lines of the script.
     projected: the number of replayed steps whose sum is clipped again as a whole.
     replaced: the types and shapes of the tensors whose rows replays replace. unreplayed: the reasons for kinds of steps
     without a replayed one.
@@ -62,9 +63,11 @@ class ReplayFacts:
     origins: Mapping[str, Count] = field(default_factory=dict, metadata=join_by(_sums))
     varying: Count = field(metadata=_SUM)
     testing: Count = field(metadata=_SUM)
-    logging: Count = field(default=0, metadata=_SUM)
+    followed: Count = field(default=0, metadata=_SUM)
     projected: Count = field(default=0, metadata=_SUM)
     sizes: SizeFacts | None = field(metadata=OWN_IF_ANY)
+    tested_at: Names = field(default=(), metadata=join_by(union))
+    read_at: Names = field(default=(), metadata=join_by(union))
     replaced: Names = field(metadata=join_by(union))
     unreplayed: Names = field(metadata=join_by(union))
 

@@ -339,9 +339,9 @@ def _reads_in_python(trace: StepTrace, end: int) -> Iterator[tuple[int, list[Ten
             yield number, _arguments(operation), float(operation.results)
         elif torch.Tag.dynamic_output_shape in operation.function.tags and _selects_by_values(operation):
             yield number, _arguments(operation), math.nan
-    for number, tensor in trace.copied:
-        if number <= end:
-            yield number, [tensor], float(tensor) if tensor.numel() == 1 else math.nan
+    for copy in trace.copied:
+        if copy.operations <= end:
+            yield copy.operations, [copy.tensor], float(copy.tensor) if copy.tensor.numel() == 1 else math.nan
 
 
 def _selects_by_values(operation: Operation) -> bool:

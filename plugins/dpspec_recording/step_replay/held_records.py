@@ -103,6 +103,11 @@ class HeldRecords:
     def __bool__(self) -> bool:
         return bool(self._locations)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that hold records."""
+        return [location.tensor for location in self._locations]
+
     def memory(self, rows: Iterable[int], replaced: Sequence[Tensor]) -> dict[int, Tensor]:
         """The memory from before the step with other records.
 

@@ -11,6 +11,7 @@ may reach the threshold of a layer, and a sum of thresholds above C would stay u
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,13 +21,16 @@ from torch import Tensor
 
 from dpspec_recording.step_replay.dependencies import Region, TracedStep, replay_with
 from dpspec_recording.step_replay.projected_sums import ProjectedSum, flat
-from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of
+from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 
 #: Factors of a record's features in a replay, and the number of records whose values are replaced.
 _SCALES, _RECORDS = (1.0, -30.0, 30.0, 0.0), 2
 
 #: Factors of the parameters under a batch of equal records. Thirty would overflow in 26 linear layers, ten in 38.
 _PARAMETER_SCALES = (1.0, 10.0)
+
+#: The largest number of pairs of records that are replaced if the loop takes another branch with half of them.
+_PAIRS = 8
 
 #: Roundings of a sum per record, and at least.
 _ROUNDINGS, _FEWEST = 64.0, 16
@@ -59,6 +63,9 @@ class LoopReplays:
         self.replacements = 0
         self._step, self._sums, self._clip_norm, self._projection, self._note = step, sums, clip_norm, projection, note
         self._random, self._held = random.SystemRandom(), step.held_records()
+        # a loop that picks its records one by one reads no tensor of the batch, which has copies of them
+        arguments = (tensors_in((operation.args, dict(operation.kwargs))) for operation in step.trace.operations)
+        self._reads_batch = not {*map(id, step.batch)}.isdisjoint(map(id, itertools.chain.from_iterable(arguments)))
         self._executed = flat(sums).detach() if projection is None else self._repeated([], {})
         records = len(step.batch[0])
         unit = max(torch.finfo(total.dtype).eps for total in sums)
@@ -81,7 +88,7 @@ class LoopReplays:
         try:
             return self._repeated(changed, {**memory, **(parameters or {})})
         except AbstainError:  # such as a logged loss over all records
-            if not memory:
+            if not memory or not self._reads_batch:
                 raise
             return self._repeated(changed, parameters or {})
 
@@ -92,29 +99,54 @@ class LoopReplays:
 
     def replace_records(self) -> None:
         """Give a record other values."""
-        moved = 0.0
+        moved, reason = 0.0, "no replaced record moves the sum"
         for row in self._random.sample(range(len(self._step.batch[0])), _RECORDS):
-            replaced = (self._replayed(values, [row]) for values in self._values(row))
-            # a record of one token may have no loss, as the mean over no token
-            results = [total for total in (self._executed, *replaced) if bool(total.isfinite().all())]
+            results = [self._executed]
+            for values in self._values(row):
+                try:
+                    total = self._replayed(values, [row])
+                except AbstainError as error:  # the loop takes another branch with this record
+                    reason = str(error)
+                    continue
+                # a record of one token may have no loss, as the mean over no token
+                results += [total] if bool(total.isfinite().all()) else []
             distances = (float((a - b).norm()) for index, a in enumerate(results) for b in results[:index])
             moved = max(moved, *distances, 0.0)
             self.replacements += len(results) - 1
         if not moved:
-            raise AbstainError("no replaced record moves the sum")
+            raise AbstainError(reason)
         self._note(moved=moved / self._clip_norm)
 
     def replace_halves(self) -> None:
-        """Give some records, then the rest, then the whole batch other values."""
+        """Give some records, then the rest, then the whole batch other values; or two records, one by one and both."""
         half = torch.tensor([self._random.random() < 0.5 for _ in range(len(self._step.batch[0]))])
         half[:2] = torch.tensor([True, False])
-        for scale in _SCALES[:2]:
-            ours, theirs, all_others = (
-                self._replayed(_rolled(self._step.batch, rows, scale), rows.nonzero()[:, 0].tolist())
-                for rows in (half, ~half, half | ~half)
-            )
-            change = float((self._executed - ours - theirs + all_others).norm())
-            self._note(interaction=change / self._clip_norm if change > self._rounding else 0.0)
+        count, reason = 0, ""
+        # records of one branch of the loop are often two, and rarely a whole batch
+        for rows, others in ((half, ~half), *(self._two_records() for _ in range(_PAIRS))):
+            for scale in _SCALES[:2]:
+                try:
+                    ours, theirs, both = (
+                        self._replayed(_rolled(self._step.batch, part, scale), part.nonzero()[:, 0].tolist())
+                        for part in (rows, others, rows | others)
+                    )
+                except AbstainError as error:
+                    reason = str(error)
+                    continue
+                count += 1
+                change = float((self._executed - ours - theirs + both).norm())
+                self._note(interaction=change / self._clip_norm if change > self._rounding else 0.0)
+            if count:
+                return
+        raise AbstainError(reason)
+
+    def _two_records(self) -> tuple[Tensor, Tensor]:
+        """Two rows of the batch, each as (b,) truth values."""
+        records = len(self._step.batch[0])
+        first, second = torch.zeros(2, records, dtype=torch.bool)
+        for rows, row in zip((first, second), self._random.sample(range(records), 2), strict=True):
+            rows[row] = True
+        return first, second
 
     def equal_records(self, sources: Mapping[int, Tensor], parameters: Sequence[Tensor]) -> None:
         """Give all records the same values.

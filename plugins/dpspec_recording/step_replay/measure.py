@@ -75,7 +75,6 @@ def measure(
     skips_counts: bool = False,
     drawn: DrawnRecords | None = None,
     trained: Sequence[Tensor] = (),
-    is_logged: bool = False,
 ) -> StepReplay:
     """Replay a step with other records, after its sum and before its update.
 
@@ -93,7 +92,6 @@ def measure(
             norms of embeddings.
         drawn: The records of the batch in their dataset; None if they are not known.
         trained: The trained parameters, which hold no records.
-        is_logged: Whether no operation uses the numbers that the script read in Python.
 
     Returns:
         The result; ``abstained`` says why if the step could not be replayed.
@@ -114,7 +112,7 @@ def measure(
     except Exception as error:
         return StepReplay(abstained=f"{type(error).__name__}: {error}"[:200])
     is_shown = result.is_large or result.mixes_records
-    if trace.reads and not is_shown and not (is_logged and not trace.branches):  # the number may carry the record
+    if trace.reads and not is_shown and not trace.follows_reads:  # the number may carry the record
         return StepReplay(abstained=trace.reads)
     return result
 

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from dpspec_recording.step_replay.calls import Pauses
 from dpspec_recording.step_replay.dependencies import Origin, Region, TracedStep, dependencies, regions_of
-from dpspec_recording.step_replay.facts import BATCH_BEFORE, DATASET, NUMBER, ROWS, TABLE, WEIGHTS
+from dpspec_recording.step_replay.facts import BATCH_BEFORE, DATASET, ROWS, TABLE, WEIGHTS
 from dpspec_recording.step_replay.followed_values import BetweenSteps, FollowedValues
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.trace import address_of
@@ -244,11 +244,9 @@ class SumOrigins:
         }
         self._asked = 1
 
-    def note_numbers(self, step: TracedStep, parameters: Sequence[Tensor]) -> bool:
-        """Whether the script only logs the numbers of the batch that it read before the sum."""
-        follows, is_logged = self.numbers.note(step.trace, step.batch, parameters)
-        self.steps[NUMBER] += follows
-        return is_logged
+    def note_numbers(self, step: TracedStep, parameters: Sequence[Tensor]) -> None:
+        """Follow the numbers of the batch that the script read before the sum: replays of the step then know them."""
+        step.trace.followed = self.numbers.note(step, parameters)
 
     def choose_step(self, step: int) -> bool:
         """Whether to trace the step of this number, as it may read the dataset: one in each doubling of the steps."""

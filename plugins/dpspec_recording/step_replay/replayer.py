@@ -18,7 +18,7 @@ from dpspec_recording.step_replay.gradient_map import GradientMaps
 from dpspec_recording.step_replay.origins import SumOrigins
 from dpspec_recording.step_replay.other_optimizers import OtherOptimizers
 from dpspec_recording.step_replay.own_updates import OwnUpdates
-from dpspec_recording.step_replay.trace import StepTrace
+from dpspec_recording.step_replay.trace import READ_ADVICE, StepTrace
 
 if TYPE_CHECKING:
     from dpspec_recording.public_data import PublicData
@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 #: _ALWAYS took less than SHARE of the training's time.
 _FIRST, _ALWAYS, SHARE = 2.0, 2, 0.05
 
-#: Why steps that only seemed to log the numbers that they read of their batch are not replayed.
-_USED = (
-    "steps that read numbers of the batch in Python call other operations, or with other numbers, than each other: "
-    "read numbers for logs after the step"
-)
+#: The number of first steps that are tried if none of them was replayed: it takes five of one number each to know a
+#: linear function with a bound.
+_TRIED = 8
+
+#: Why steps whose script may branch on the numbers that it read of their batch are not replayed.
+_BRANCHES = f"steps that read numbers of the batch in Python call other operations than each other: {READ_ADVICE}"
+
+#: The largest number of lines of the script that a fact names.
+_MOST_LINES = 8
 
 #: The largest number of a fact.
 _LARGEST = 1e9
@@ -67,7 +71,8 @@ class ReplayLog:
     def is_chosen(self, step: int) -> bool:
         """Whether to replay a step, by its number."""
         is_fast = self._seconds < SHARE * self.training_time
-        return self.tried < _ALWAYS or (is_fast and self._random.random() * step < _FIRST)
+        is_first = self.tried < (_ALWAYS if self.replayed else _TRIED)
+        return is_first or (is_fast and self._random.random() * step < _FIRST)
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
@@ -103,8 +108,8 @@ class ReplayLog:
     ) -> ReplayFacts:
         """The findings of the replays. none_tried: why no step was replayed, if none was tried."""
         unreplayed = self.calls.unreplayed if self.replayed else (self.failure or none_tried,)
-        if origins.numbers.logging and origins.numbers.may_be_used:
-            unreplayed = (*unreplayed, _USED)
+        if origins.numbers.followed and origins.numbers.may_branch:
+            unreplayed = (*unreplayed, _BRANCHES)
         if self.replayed and self.has_ended:
             unreplayed = (*unreplayed, f"steps after the last replay: {self.failure}")
         return ReplayFacts(
@@ -116,7 +121,9 @@ class ReplayLog:
             origins={**+origins.steps},
             varying=origins.numbers.varying,
             testing=origins.numbers.testing,
-            logging=origins.numbers.logging,
+            followed=origins.numbers.followed,
+            tested_at=tuple(origins.numbers.tested_at)[:_MOST_LINES],
+            read_at=tuple(origins.numbers.read_at)[:_MOST_LINES],
             projected=projected,
             sizes=sizes,
             replaced=self._replaced.names,

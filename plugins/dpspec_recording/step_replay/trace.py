@@ -9,15 +9,20 @@ share their memory.
 from __future__ import annotations
 
 import math
+import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from dpspec.training.gradients.memory import free_bytes
 from dpspec_recording.step_replay.calls import Pauses, WholeFunctions, enter, leave, needs_gradient
@@ -54,8 +59,11 @@ _COLLECTIVES = ("c10d", _FUNCTIONAL)
 #: The smallest integer that is followed: smaller ones are usual constants.
 _FEWEST_INTEGER = 3
 
-#: No replay can tell whether a number of Python is only logged: the script may branch on it.
-_ADVICE = "read numbers for logs after the step"
+#: What to do about a number of Python on which a sum may depend in an unknown way.
+READ_ADVICE = "read numbers for logs after the step"
+
+#: Packages whose lines are not the script's.
+_LIBRARIES = frozenset({"dpspec", "dpspec_recording", "opacus", "torch"})
 
 
 #: Types of arguments without parts.
@@ -71,6 +79,45 @@ class OtherCountError(AbstainError):
 
 
 @dataclass(frozen=True)
+class ScriptLine:
+    """A line of the script: its file, its number, and the columns of the call, if Python knows them."""
+
+    file: str
+    number: int
+    columns: tuple[int | None, int | None]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+    @classmethod
+    def present(cls) -> ScriptLine | None:
+        """The line of the innermost function outside of libraries that runs now; None without one."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LIBRARIES:
+            frame = frame.f_back
+        if frame is None:
+            return None
+        # the offset of one call changes when Python adapts its bytecode, and the columns do not
+        *_, first, last = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+        return cls(Path(frame.f_code.co_filename).name, frame.f_lineno, (first, last))
+
+
+@dataclass(frozen=True)
+class CopiedValues:
+    """A tensor whose values the script copied without an operation.
+
+    Attributes:
+        operations: The number of operations before.
+        tensor: The tensor.
+        line: The line of the script.
+    """
+
+    operations: int
+    tensor: Tensor
+    line: ScriptLine | None
+
+
+@dataclass(frozen=True)
 class Operation:
     """One call of an operation of torch.
 
@@ -83,6 +130,7 @@ class Operation:
         addresses: The addresses of their memory, likewise.
         states: The states of the generators from which it draws, before the call.
         ignores_reads: Whether a replay continues if the operation returns another number of Python.
+        line: The line of the script that reads the number that the operation returns; None for other operations.
     """
 
     function: Any
@@ -93,6 +141,42 @@ class Operation:
     addresses: tuple[int, ...]
     states: tuple[tuple[torch.Generator, Tensor], ...]
     ignores_reads: bool = False
+    line: ScriptLine | None = None
+
+
+@dataclass(frozen=True)
+class NumberUse:
+    """A number of Python in an operation, as a function of numbers that the script read.
+
+    Attributes:
+        operation: The operation.
+        leaf: The position of the number among the leaves of the operation's arguments.
+        reads: The operations that returned the read numbers.
+        function: Returns the number for these.
+    """
+
+    operation: Operation
+    leaf: int
+    reads: tuple[Operation, ...]
+    function: Callable[[Sequence[float]], float]
+
+
+@dataclass(frozen=True)
+class FollowedNumbers:
+    """What follows from the numbers of its batch that a step read in Python.
+
+    Attributes:
+        uses: The numbers of its operations that follow from read ones. Others are constants.
+        limits: The reads after which the script took one of several branches, with the smallest and the largest number
+            with which it takes it.
+        of_records: The numbers (``id``) of the reads of one record each.
+        unknown: Why other numbers or operations may follow from the read ones; empty if none may.
+    """
+
+    uses: tuple[NumberUse, ...] = ()
+    limits: tuple[tuple[Operation, float, float], ...] = ()
+    of_records: frozenset[int] = frozenset()
+    unknown: str = ""
 
 
 class _UnseenReads(WholeFunctions):
@@ -110,7 +194,7 @@ class _UnseenReads(WholeFunctions):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if func in _UNSEEN_READS:
-            reason = f"the step reads values of a tensor in Python, by .{func.__name__}(): {_ADVICE}"
+            reason = f"the step reads values of a tensor in Python, by .{func.__name__}(): {READ_ADVICE}"
             self._trace.note_copy(reason, args[0])
         elif func in _OTHER_GRADIENTS and needs_gradient((args, kwargs)):
             self._trace.give_up(f"a trace would change the last bits of the gradient of {func.__name__}()")
@@ -135,9 +219,10 @@ class StepTrace(TorchDispatchMode):
         defers_indices: Whether a copy of integers to Python, such as the drawn indices, leaves the trace complete: then
             :attr:`read_indices` has the reason and the values, which the reported indices confirm.
         reads: The first such read, of a value that may depend on a record; else empty.
-        branches: Whether a condition, as of ``if``, had another result in a replay.
+        branches: Whether a condition on several records, as of ``if``, had another result in a replay.
+        followed: What follows from the numbers that the step read, once it is known.
         exchanged: The operation that exchanged values with other processes, if a replay without it gives another sum.
-        copied: The tensors whose values the script copied without an operation, with the number of operations before.
+        copied: The tensors whose values the script copied without an operation.
     """
 
     def __init__(self, pauses: Pauses | None = None) -> None:
@@ -155,7 +240,8 @@ class StepTrace(TorchDispatchMode):
         self.active = self.ignores_reads = self.limits_copies = self.defers_indices = self.branches = False
         self.read_indices: list[tuple[str, Tensor]] = []
         self.reads = self.exchanged = self._collective = ""
-        self.copied: list[tuple[int, Tensor]] = []
+        self.copied: list[CopiedValues] = []
+        self.followed: FollowedNumbers | None = None
         self._reads = _UnseenReads(self)
 
     def start(self) -> None:
@@ -207,7 +293,9 @@ class StepTrace(TorchDispatchMode):
         try:
             tensors = tensors_in(results)
             shapes, addresses = tuple(t.shape for t in tensors), tuple(address_of(t) for t in tensors)
-            self.operations.append(Operation(func, args, named, results, shapes, addresses, states, self.ignores_reads))
+            line = ScriptLine.present() if func in TO_PYTHON else None
+            called = Operation(func, args, named, results, shapes, addresses, states, self.ignores_reads, line)
+            self.operations.append(called)
             # memory that a storage argument names is from before, even if a result is in it, as is a view of it
             argument_addresses = {address_of(tensor) for tensor in tensors_in((args, dict(named)))}
             self._note_results(
@@ -256,11 +344,11 @@ class StepTrace(TorchDispatchMode):
         """The script copies the values of a tensor to Python."""
         if self._pauses.depth or self.failure:
             return
-        self.copied.append((len(self.operations), tensor))
-        if self.ignores_reads:
-            self.reads = self.reads or reason
-        elif self.defers_indices and tensor.dtype is torch.int64 and tensor.dim() == 1:
+        self.copied.append(CopiedValues(len(self.operations), tensor, ScriptLine.present()))
+        if self.defers_indices and tensor.dtype is torch.int64 and tensor.dim() == 1:
             self.read_indices.append((reason, tensor.detach()))
+        elif self.ignores_reads:
+            self.reads = self.reads or reason
         else:
             self.give_up(reason)
 
@@ -274,6 +362,7 @@ class StepTrace(TorchDispatchMode):
         """Return a trace of some of the operations, for replays. before: as the attribute."""
         part = StepTrace(self._pauses)
         part.failure, part.operations, part.before = self.failure, [*operations], {**before}
+        part.followed = self.followed
         return part
 
     def confirm(self, sums: Sequence[Tensor], repeated: Sequence[Tensor]) -> None:
@@ -286,6 +375,11 @@ class StepTrace(TorchDispatchMode):
             cause = f"{self.exchanged} exchanged values with other processes" if self.exchanged else ""
             reason = cause or "it did not see the whole step"
             raise AbstainError(f"without another record, the replay gives another sum: {reason}")
+
+    @property
+    def follows_reads(self) -> bool:
+        """Whether replays know what follows from the numbers that the script read."""
+        return self.followed is not None and not self.followed.unknown and not self.branches
 
     def produces(self, tensor: Tensor) -> bool:
         """Return whether a noted operation returns ``tensor``, or writes into its memory."""
@@ -358,9 +452,11 @@ class StepTrace(TorchDispatchMode):
             raise AbstainError(self.failure)
         with torch.no_grad():
             replay = Replay(self, changed, memory)
-            for operation in self.operations:
-                replay.repeat(operation)
-            self.reads, self.branches = self.reads or replay.reads, self.branches or replay.branches
+            try:
+                for operation in self.operations:
+                    replay.repeat(operation)
+            finally:
+                self.reads, self.branches = self.reads or replay.reads, self.branches or replay.branches
             return [replay.value(tensor).detach().clone() for tensor in targets]
 
 
@@ -379,6 +475,13 @@ class Replay:
         self._storages: dict[int, torch.UntypedStorage] = {}  # by address in the executed step
         self._numbers: dict[float, float] = {}  # by a number that the script read, the number in the replay
         self._integers: dict[int, int] = {}  # the same for integers
+        self._followed = trace.followed
+        self._read: dict[int, Any] = {}  # by the ``id`` of the operation, the number that it returns in the replay
+        self._uses: dict[int, list[NumberUse]] = defaultdict(list)
+        for use in () if self._followed is None else self._followed.uses:
+            self._uses[id(use.operation)].append(use)
+        limits = () if self._followed is None else self._followed.limits
+        self._limits = {id(operation): (low, high) for operation, low, high in limits}
         self.reads, self.branches = "", False
 
     def value(self, tensor: Tensor) -> Tensor:
@@ -400,6 +503,8 @@ class Replay:
         """Repeat the next operation, and return its results."""
         args = mapped(self._look_up, operation.args)
         kwargs = mapped(self._look_up, dict(operation.kwargs)) if operation.kwargs else {}
+        if id(operation) in self._uses:
+            args, kwargs = self._with_functions(operation, args, kwargs)
         if self._integers:
             arguments = operation.function._schema.arguments
             args = tuple(map(self._integer, arguments, args))
@@ -412,12 +517,10 @@ class Replay:
         finally:
             for generator, state in saved:
                 generator.set_state(state)
-        if operation.function in TO_PYTHON and not _same(results, operation.results):
-            self.reads = f"a number of Python depends on the record, for example by .item(): {_ADVICE}"
-            self.branches |= isinstance(results, bool)
-            if not operation.ignores_reads:
-                raise AbstainError(self.reads)
-            self._note_number(operation.results, results)
+        if operation.function in TO_PYTHON:
+            self._read[id(operation)] = results
+            if not _same(results, operation.results):
+                self._note_read(operation, results)
         executed, repeated = tensors_in(operation.results), tensors_in(results)
         if len(executed) != len(repeated):
             raise AbstainError(f"{operation.function} returns another number of tensors")
@@ -430,6 +533,39 @@ class Replay:
             if address:
                 self._storages[address] = new.untyped_storage()
         return repeated
+
+    def _with_functions(self, operation: Operation, args: Any, kwargs: Any) -> Any:
+        """The arguments with the numbers that follow from what the replay read."""
+        leaves, structure = tree_flatten((args, kwargs))
+        for use in self._uses[id(operation)]:
+            read = [self._read.get(id(source), source.results) for source in use.reads]
+            if read == [source.results for source in use.reads]:
+                continue  # the executed number has no rounding of the function
+            old, number = leaves[use.leaf], use.function(read)
+            if isinstance(old, Tensor):
+                leaves[use.leaf] = torch.full_like(old, number)
+            else:
+                leaves[use.leaf] = round(number) if isinstance(old, int) and math.isfinite(number) else number
+        return tree_unflatten(leaves, structure)
+
+    def _note_read(self, operation: Operation, number: Any) -> None:
+        """The script would read another number here.
+
+        Raises:
+            AbstainError: What it would do then is not known.
+        """
+        line, followed = "" if operation.line is None else f"{operation.line}: ", self._followed
+        self.reads = f"{line}a number of Python depends on the record, for example by .item(): {READ_ADVICE}"
+        is_known = followed is not None and not followed.unknown
+        low, high = self._limits.get(id(operation), (-math.inf, math.inf))
+        is_other_branch = isinstance(number, bool) or (is_known and not low <= number <= high)
+        is_of_record = followed is not None and id(operation) in followed.of_records
+        self.branches |= is_other_branch and not is_of_record
+        ends = is_other_branch and (is_of_record or not operation.ignores_reads)
+        if ends or not (is_known or operation.ignores_reads):
+            raise AbstainError(self.reads)
+        if not is_known:
+            self._note_number(operation.results, number)
 
     def _note_number(self, executed: Any, repeated: Any) -> None:
         """Note a number that the script read, and its integers: the limit of a mask, the divisor of a sum."""

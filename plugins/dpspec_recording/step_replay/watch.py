@@ -347,8 +347,9 @@ class ReplayedSteps(Replayer):
             return
         self._log.tried += 1
         with self._log.timed():
-            is_logged = not trace.failure and self.origins.note_numbers(self._step(timeline), self._parameters)
-            is_replayed = self._replay(timeline, step, sums, is_logged=is_logged)
+            if not trace.failure:
+                self.origins.note_numbers(self._step(timeline), self._parameters)
+            is_replayed = self._replay(timeline, step, sums)
             if trace.exchanged:
                 self.origins.steps[PROCESSES] += 1
                 trace.give_up(trace.exchanged)
@@ -356,7 +357,7 @@ class ReplayedSteps(Replayer):
                 # rows of other physical batches are outside of this one
                 self.origins.note(step, sums, omitted=() if len(timeline.passes) == 1 else (ROWS,))
                 self.origins.between.begin(trace, timeline.of_batch)
-            if is_logged and not trace.branches:
+            if trace.follows_reads:
                 trace.reads = ""
             if not self._ghost:
                 passes = timeline.passes if self._is_batch_first else ()
@@ -369,7 +370,7 @@ class ReplayedSteps(Replayer):
         limits = self._optimizer.max_grad_norm  # one for each layer, or of the whole
         return math.hypot(*limits) if isinstance(limits, list) else float(limits)
 
-    def _replay(self, timeline: PassTimeline, step: TracedStep, sums: Sequence[Tensor], *, is_logged: bool) -> bool:
+    def _replay(self, timeline: PassTimeline, step: TracedStep, sums: Sequence[Tensor]) -> bool:
         """Replay the step with other records, from its loaded batch, else from the inputs of the model."""
         measured = partial(
             measure,
@@ -382,7 +383,6 @@ class ReplayedSteps(Replayer):
             skips_counts=self._ghost,
             drawn=step.drawn,
             trained=self._parameters,
-            is_logged=is_logged,
         )
         # a number from before the forward pass may carry the record into the loss, also if the replay begins after it
         timeline.trace.reads = timeline.reads or timeline.trace.reads

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +11,56 @@ import pytest
 import torch
 from support.checked_runs import Question, check_run, run_page
 from support.opacus_training import Training
+from support.public_mistakes.parts import OwnLoop
 from torch.nn.functional import cross_entropy
 
+from dpspec_recording.step_replay.dependencies import TracedStep
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
-from dpspec_recording.step_replay.trace import StepTrace
+from dpspec_recording.step_replay.trace import AbstainError, StepTrace, tensors_in
 
 
-def noted(loss: Callable[[torch.Tensor, int], Any], sizes: tuple[int, ...] = (30, 30, 30, 30)) -> tuple[int, int, int]:
-    """Of steps whose loss gets a batch and the number of the step: varying, reading and testing ones."""
-    numbers, reading = PythonNumbers(), 0
-    for step, size in enumerate(sizes):
+def traced(
+    loss: Callable[[torch.Tensor, int], Any], sizes: tuple[int, ...], *, ignores_reads: bool = True
+) -> Iterator[TracedStep]:
+    """Steps whose loss gets a batch and the number of the step."""
+    for number, size in enumerate(sizes):
         batch, trace = torch.randn(size, 4), StepTrace()
-        trace.ignores_reads = True
+        trace.ignores_reads = ignores_reads
         trace.start()
-        loss(batch, step)
+        loss(batch, number)
         trace.stop()
-        reading += numbers.note(trace, [batch])[0]
-    return numbers.varying, reading, numbers.testing
+        yield TracedStep(trace, [batch], {id(batch)})
+
+
+def noted(loss: Callable[[torch.Tensor, int], Any], sizes: tuple[int, ...]) -> tuple[PythonNumbers, list[bool]]:
+    """The numbers after steps, and whether all numbers of each are known."""
+    numbers = PythonNumbers()
+    return numbers, [not numbers.note(step).unknown for step in traced(loss, sizes)]
 
 
 @pytest.mark.parametrize(
-    ("loss", "reading"),
+    "loss",
     [
-        (lambda x, _: x / (0.1 + float(x.std())), 2),
-        (lambda x, _: x * x.mean().item(), 2),
-        (lambda x, _: (x - float(x.max())).exp(), 2),
-        (lambda x, _: (x.mean().item(), x * (3.0 / x.std().item())), 2),
-        (lambda x, step: x * (0.5**step / float(x.std())), 0),  # with another factor at each step
+        lambda x, _: x / (0.1 + float(x.std())),
+        lambda x, _: x * x.mean().item(),
+        lambda x, _: (x - float(x.max())).exp(),
+        lambda x, _: (x.mean().item(), x * (3.0 / x.std().item())),
+        lambda x, _: x * min(1.0, 0.9 / x.std().item()),
+        lambda x, _: x * torch.tensor(x.mean().item()),
     ],
 )
-def test_a_number_that_follows_from_a_read_one_is_found(loss: Callable[[torch.Tensor, int], Any], reading: int) -> None:
-    assert noted(loss)[:2] == (3, reading)
+def test_a_replay_continues_with_the_function_of_the_number_that_it_reads(loss: Callable[[torch.Tensor, int], Any]):
+    torch.manual_seed(1)
+    numbers = PythonNumbers()
+    for step in traced(loss, (30,) * 8):
+        step.trace.followed = numbers.note(step)
+    assert not step.trace.followed.unknown
+    assert step.trace.followed.uses
+    other = step.batch[0] * 1.5 + 0.1
+    final = tensors_in(step.trace.operations[-1].results)
+    (repeated,) = step.trace.replay([(step.batch[0], other)], final)
+    last = loss(other, 0)
+    torch.testing.assert_close(repeated, last[-1] if isinstance(last, tuple) else last)
 
 
 @pytest.mark.parametrize(
@@ -51,10 +71,11 @@ def test_a_number_that_follows_from_a_read_one_is_found(loss: Callable[[torch.Te
         (lambda x, _: (x.mean().item(), x * (1.0 / len(x))), 0),  # a mean over the batch
         (lambda x, _: (x * 0.5).sum().item(), 0),
         (lambda x, step: x * torch.tensor(0.9**step).exp().item(), 3),  # of a parameter
+        (lambda x, step: x * (0.5**step / float(x.std())), 3),  # with another factor at each step
     ],
 )
-def test_schedules_means_and_logs_are_none(loss: Callable[[torch.Tensor, int], Any], varying: int) -> None:
-    assert noted(loss, (30, 24, 37, 31))[:2] == (varying, 0)
+def test_schedules_means_and_logs_follow_from_no_read(loss: Callable[[torch.Tensor, int], Any], varying: int) -> None:
+    assert noted(loss, (30, 24, 37, 31))[0].varying == varying
 
 
 @pytest.mark.parametrize(
@@ -68,39 +89,82 @@ def test_schedules_means_and_logs_are_none(loss: Callable[[torch.Tensor, int], A
     ],
 )
 def test_conditions_on_the_batch_are_counted(loss: Callable[[torch.Tensor, int], Any], testing: int) -> None:
-    assert noted(loss)[2] == testing
+    numbers, _ = noted(loss, (30,) * 4)
+    assert numbers.testing == testing
+    assert [line.partition(":")[0] for line in numbers.tested_at] == ["test_python_numbers.py"] * bool(testing)
 
 
 @pytest.mark.parametrize(
-    ("loss", "is_logged"),
+    ("loss", "is_known"),
     [
         (lambda x, _: (x.mean().item(), x * 0.5), True),
         (lambda x, _: (x.sum(1).numpy().mean(), x.mean().item(), x / len(x)), True),
-        (lambda x, _: x * x.mean().item(), False),
-        (lambda x, _: x / (0.1 + float(x.std())), False),
-        (lambda x, _: x * torch.tensor(x.mean().item()), False),
         (lambda x, _: x * torch.from_numpy(x.numpy().mean(0)), False),
         (lambda x, _: x * (x.mean().item() > 0.0), False),  # another truth value at some steps
         (lambda x, _: x * 2.0 if x.mean().item() > 0.0 else x + 2.0, False),
         (lambda x, _: x[: 2 + round(abs(100.0 * x.mean().item())) % 9], False),
+        (lambda x, _: x * math.sin(x.mean().item()), False),
         (lambda x, step: (x.mean().item(), x * 0.9**step), False),  # a schedule, or a function of the number
         (lambda x, _: (x.mean().item(), bool(x.sum() > 99.0), x * 0.5), True),  # replays test the condition
         (lambda x, _: ((x - x).sum().item(), x * 0.5), False),  # the same number at each step
     ],
 )
-def test_numbers_that_no_later_operation_uses_are_logged(loss: Callable[[torch.Tensor, int], Any], is_logged: bool):
+def test_the_numbers_after_a_read_are_constants_or_the_step_is_not_followed(loss, is_known: bool):
     torch.manual_seed(1)
-    numbers, found = PythonNumbers(), []
-    for step, size in enumerate((30, 24, 37, 31)):
-        batch, trace = torch.randn(size, 4), StepTrace()
-        trace.ignores_reads = True
-        trace.start()
-        loss(batch, step)
-        trace.stop()
-        found.append(numbers.note(trace, [batch])[1])
-    assert found == [False, *[True] * 3] if is_logged else not all(found)
-    assert numbers.logging == sum(found)
-    assert is_logged or not numbers.logging or numbers.may_be_used
+    numbers, known = noted(loss, (30, 24, 37, 31))
+    assert known == [False, *[True] * 3] if is_known else not all(known)
+    assert numbers.followed == sum(known)
+    assert is_known or not numbers.followed or numbers.may_branch
+
+
+def clipped(factor: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor, int], Any]:
+    """A loss that adds up the records, one by one, times a factor of each."""
+
+    def total(x: torch.Tensor, _: int) -> torch.Tensor:
+        added = torch.zeros_like(x[0])
+        for index in range(len(x)):
+            record = x[index] * 2.0
+            added = added + record * factor(record)
+        return added * 0.25
+
+    return total
+
+
+def skipping(record: torch.Tensor) -> float:
+    return 0.0 if record.norm().item() > 1e9 else 1.0
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        lambda record: min(1.0, 3.0 / record.norm().item()),
+        lambda record: min(1.0, 3.0 / (float(record.norm()) + 1e-6)),
+        lambda record: (record.norm().item(), 0.5)[1],
+        lambda record: 3.0 / record.norm() if bool(record.norm() > 3.0) else record.new_ones(()),
+        lambda record: 3.0 / record.norm() if record.norm().item() > 3.0 else record.new_ones(()),
+        skipping,
+    ],
+)
+def test_a_loop_over_records_is_followed(factor: Callable[[torch.Tensor], Any]) -> None:
+    torch.manual_seed(1)
+    loss, numbers = clipped(factor), PythonNumbers()
+    for step in traced(loss, (30, 24, 37, 31), ignores_reads=False):
+        trace = step.trace
+        trace.followed = numbers.note(step)
+    assert not trace.followed.unknown
+    (value,) = step.batch
+    final, count = tensors_in(trace.operations[-1].results), 0
+    for row in range(len(value)):
+        other = value.clone()
+        other[row] *= 0.5 + row / 10
+        try:
+            (repeated,) = trace.replay([(value, other)], final)
+        except AbstainError:  # the record takes the other branch
+            continue
+        count += 1
+        torch.testing.assert_close(repeated, loss(other, 0))
+    assert count >= len(value) / 2
+    assert not trace.branches
 
 
 class Reading(Training):
@@ -118,15 +182,93 @@ class Reading(Training):
         self.private.step()
 
 
+def by_record(scaled: Callable[[OwnLoop, list[torch.Tensor]], list[torch.Tensor]]) -> Callable[..., None]:
+    """A step that adds up the scaled gradients of its records, one by one."""
+
+    def step(loop: OwnLoop, run: Any) -> None:
+        drawn = loop.poisson()
+        rows, norms = loop.rows(drawn), list[float]()
+        total = [torch.zeros_like(p) for p in loop.parameters]
+        for record in range(len(drawn)):
+            clipped = scaled(loop, [row[record] for row in rows])
+            norms.append(float(torch.cat([part.flatten() for part in clipped]).norm()))
+            total = [before + part for before, part in zip(total, clipped, strict=True)]
+        loop.step(run, drawn, torch.tensor(norms), total, loop.noise())
+
+    return step
+
+
+def norm_of(gradient: list[torch.Tensor]) -> float:
+    return torch.cat([part.flatten() for part in gradient]).norm().item()
+
+
+def by_factor(loop: OwnLoop, gradient: list[torch.Tensor]) -> list[torch.Tensor]:
+    factor = min(1.0, loop.clip / (norm_of(gradient) + 1e-6))
+    return [part * factor for part in gradient]
+
+
+def by_squares(loop: OwnLoop, gradient: list[torch.Tensor]) -> list[torch.Tensor]:
+    norm = sum(part.norm(2).item() ** 2 for part in gradient) ** 0.5
+    return [part * min(1.0, loop.clip / (norm + 1e-6)) for part in gradient]
+
+
+def by_branch(loop: OwnLoop, gradient: list[torch.Tensor]) -> list[torch.Tensor]:
+    norm = norm_of(gradient)
+    return [part * (loop.clip / norm) for part in gradient] if norm > loop.clip else [part * 1.0 for part in gradient]
+
+
+def by_too_large_factor(loop: OwnLoop, gradient: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [part * min(3.0, 3.0 * loop.clip / norm_of(gradient)) for part in gradient]
+
+
+def by_batch(loop: OwnLoop, run: Any) -> None:
+    """The factor of all records is from the norm of their mean gradient."""
+    drawn = loop.poisson()
+    rows = loop.rows(drawn)
+    norm = norm_of([row.mean(0) for row in rows])
+    factor = min(1.0, loop.clip / norm)
+    loop.step(run, drawn, torch.full((len(drawn),), loop.clip), [factor * row.sum(0) for row in rows], loop.noise())
+
+
+def guarded(loop: OwnLoop, run: Any) -> None:
+    """A step whose records have a large mean is skipped."""
+    drawn = loop.poisson()
+    norms, total = loop.clipped(loop.rows(drawn))
+    kept = 0.0 if loop.x[drawn].mean().item() > 0.0 else 1.0
+    loop.step(run, drawn, norms * kept, [part * kept for part in total], loop.noise())
+
+
+@pytest.mark.ci
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("step", "status"),
+    [
+        (by_record(by_factor), ("proved", "no-deviation-found")),
+        (by_record(by_squares), ("proved", "no-deviation-found")),
+        (by_record(by_branch), ("proved", "no-deviation-found")),
+        (by_record(by_too_large_factor), ("open", "deviates")),
+        (by_batch, ("open", "deviates")),
+        (guarded, ("open", "no-deviation-found")),
+    ],
+)
+def test_a_loop_that_clips_by_numbers_is_replayed(step: Callable[..., None], status, tmp_path: Path) -> None:
+    loop = OwnLoop()
+    with loop.recorder(tmp_path / "run") as run:
+        for _ in range(12):
+            step(loop, run)
+    found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
+    assert found.status == status, found.reason
+
+
 @pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("weigh", "options", "status"),
     [
         (lambda loss: 0.5, {}, ("proved", "no-deviation-found")),
-        (lambda loss: 1.0 / (0.1 + loss), {}, ("open", "no-deviation-found")),
+        (lambda loss: 1.0 / (0.1 + loss), {}, ("open", "deviates")),  # a record changes the weights of others
         (lambda loss: loss > 0.69, {}, ("open", "no-deviation-found")),
-        (torch.tensor, {}, ("open", "no-deviation-found")),
+        (torch.tensor, {}, ("open", "deviates")),
         (lambda loss: 0.5, {"limit": 20.0}, ("open", "no-deviation-found")),  # another branch with other records
         (lambda loss: 0.5, {"losses": "sum"}, ("open", "no-deviation-found")),  # of another reduction than declared
     ],
@@ -162,17 +304,17 @@ class Scaled(Training):
 @pytest.mark.ci
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("temperature", "is_open", "words"),
+    ("temperature", "status", "words"),
     [
-        (lambda scores, _: 0.1 + float(scores.detach().std()), True, "follows from one that the script read"),
-        (lambda _, step: 1.0 + 0.9**step, True, "read numbers for logs after the step"),
-        (lambda *_: 2.0, False, "a number that the script read of it"),
+        (lambda scores, _: 0.1 + float(scores.detach().std()), ("open", "deviates"), "changes the results of other"),
+        (lambda _, step: 1.0 + 0.9**step, ("open", "no-deviation-found"), "read numbers for logs after the step"),
+        (lambda *_: 2.0, ("proved", "no-deviation-found"), "a number that the script read of it"),
     ],
 )
-def test_a_temperature_of_the_batch_leaves_the_claim_open(temperature, is_open, words, tmp_path: Path) -> None:
+def test_a_temperature_of_the_batch_is_no_proof(temperature, status, words, tmp_path: Path) -> None:
     training = Scaled()
     training.temperature = temperature
     training.run(tmp_path / "run")
     found = check_run(tmp_path / "run", Question(delta=1e-5, epsilon=100.0))
-    assert found.status == ("open" if is_open else "proved", "no-deviation-found")
+    assert found.status == status
     assert words in " ".join(run_page(found, 300).split())

@@ -317,7 +317,7 @@ def test_mining_is_found_in_a_step_that_may_sort_its_records() -> None:
 
 def test_a_number_of_python_that_depends_on_the_record_abstains() -> None:
     replay = microbatch_step(lambda norm: min(1.0, CLIP / norm.item()))
-    assert replay.abstained.startswith("a number of Python depends on the record, for example by .item()")
+    assert "a number of Python depends on the record, for example by .item()" in replay.abstained
     assert not replay.is_large
     assert not replay.mixes_records
 
