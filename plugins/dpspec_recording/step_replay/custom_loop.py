@@ -270,6 +270,7 @@ class ReplayedLoop(Replayer):
         replays.compare_earlier(earlier)
         replays.replace_records()
         replays.replace_halves()
+        replays.replace_with_boundless()
         if trace.branches:  # on a number of several records: a replay does not know the other branch
             raise AbstainError(trace.reads)
         replays.equal_records(batch.sources, self._parameters)

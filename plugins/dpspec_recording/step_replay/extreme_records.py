@@ -6,6 +6,7 @@ In the batches of a pair, the other records are therefore shorter or smaller.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,10 @@ from torch import Tensor
 
 #: The smallest width of sequences, and the factor of a larger record.
 _WIDTH, _SCALE = 4, 30.0
+
+#: Factors of features, with both signs, as a loss is small for one of two labels; 1e30 overflows in squares. A record
+#: of infinite or no numbers has these in place of all its features.
+BOUNDLESS = (1e4, -1e4, 1e30, -1e30, math.inf, math.nan)
 
 
 def extreme_records(
@@ -72,6 +77,36 @@ def _pair(
         base.append(before)
         changed.append(after)
     return row, base, changed
+
+
+def boundless_records(
+    batch: Sequence[Tensor], randomness: random.Random
+) -> list[tuple[int, list[Tensor], list[Tensor]]]:
+    """Choose a row, and batches whose record there has features far beyond all others, as no loss is a limit for.
+
+    Guards against spikes, such as a clamp of the mean loss or ``nan_to_num``, let such a record switch off the others.
+
+    Args:
+        batch: Tensors (b, ...) of the records.
+        randomness: Chooses the row.
+
+    Returns:
+        The row, the batch, and the batch with another record, for each of the numbers :data:`BOUNDLESS`.
+    """
+    row, features = randomness.randrange(len(batch[0])), [is_features(tensor) for tensor in batch]
+    changed = []
+    for factor in BOUNDLESS if any(features) else ():
+        values = [tensor.detach().clone() for tensor in batch]
+        for value, has_features in zip(values, features, strict=True):
+            if has_features:
+                value[row] = value[row] * factor if math.isfinite(factor) else factor
+        changed.append((row, [tensor.detach() for tensor in batch], values))
+    return changed
+
+
+def is_features(tensor: Tensor) -> bool:
+    """Whether rows are real numbers, several for each record."""
+    return tensor.is_floating_point() and tensor.numel() > len(tensor)
 
 
 def is_sequence(tensor: Tensor) -> bool:

@@ -20,14 +20,16 @@ import torch
 from torch import Tensor
 
 from dpspec_recording.step_replay.dependencies import Region, TracedStep, replay_with
+from dpspec_recording.step_replay.extreme_records import boundless_records, is_features
 from dpspec_recording.step_replay.projected_sums import ProjectedSum, flat
 from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
 
 #: Factors of a record's features in a replay, and the number of records whose values are replaced.
 _SCALES, _RECORDS = (1.0, -30.0, 30.0, 0.0), 2
 
-#: Factors of the parameters under a batch of equal records. Thirty would overflow in 26 linear layers, ten in 38.
-_PARAMETER_SCALES = (1.0, 10.0)
+#: Factors of the parameters under a batch of equal records. Thirty would overflow in 26 linear layers, ten in 38; with
+#: a thousand, the outputs of one layer saturate its loss, and an overflow shows nothing.
+_PARAMETER_SCALES = (1.0, 10.0, 1000.0)
 
 #: The largest number of pairs of records that are replaced if the loop takes another branch with half of them.
 _PAIRS = 8
@@ -117,6 +119,17 @@ class LoopReplays:
             raise AbstainError(reason)
         self._note(moved=moved / self._clip_norm)
 
+    def replace_with_boundless(self) -> None:
+        """Give a record numbers beyond all others, which show what a finite sum shows."""
+        trace, distances = self._step.trace, [0.0]
+        reads, branches = trace.reads, trace.branches
+        for row, _, values in boundless_records(self._step.batch, self._random):
+            with contextlib.suppress(AbstainError, RuntimeError):
+                total = self._replayed(values, [row])
+                distances += [float((total - self._executed).norm())] if bool(total.isfinite().all()) else []
+        trace.reads, trace.branches = reads, branches
+        self._note(moved=max(distances) / self._clip_norm)
+
     def replace_halves(self) -> None:
         """Give some records, then the rest, then the whole batch other values; or two records, one by one and both."""
         half = torch.tensor([self._random.random() < 0.5 for _ in range(len(self._step.batch[0]))])
@@ -168,7 +181,7 @@ class LoopReplays:
         row = self._random.randrange(len(batch[0]))
         own_label = [tensor.detach().clone() for tensor in batch]
         for value in own_label:
-            if value.is_floating_point() and value.numel() > len(value):
+            if is_features(value):
                 value[row] *= _SCALES[1]
         variants = [*self._values(row), own_label, *_extreme_numbers(batch, sources)]
         return [[value[row].expand_as(value).clone() for value in values] for values in variants]
@@ -182,7 +195,7 @@ class LoopReplays:
         other_rows = [donor for donor in range(len(batch[0])) if donor != row]
         labels = [tensor for tensor in batch if tensor.numel() == len(tensor)]
         differing = [donor for donor in other_rows if any(bool((t[donor] != t[row]).any()) for t in labels)]
-        is_scaled = any(tensor.is_floating_point() and tensor.numel() > len(tensor) for tensor in batch)
+        is_scaled = any(is_features(tensor) for tensor in batch)
         donor = self._random.choice(differing or other_rows)
         variants = []
         for scale in _SCALES:
@@ -234,7 +247,7 @@ def _rolled(batch: Sequence[Tensor], rows: Tensor, scale: float) -> list[Tensor]
     for tensor in batch:
         value, selected = tensor.detach().clone(), rows.to(tensor.device)
         value[selected] = tensor.detach().roll(-1, 0)[selected]
-        if tensor.is_floating_point() and tensor.numel() > len(tensor):
+        if is_features(tensor):
             value[selected] *= scale
         rolled.append(value)
     return rolled

@@ -8,6 +8,7 @@ because the same operations run on the same rows (``docs/explanation/replay.md``
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from dpspec_recording.step_replay.extreme_records import extreme_records, padding_of
+from dpspec_recording.step_replay.extreme_records import boundless_records, extreme_records, padding_of
 from dpspec_recording.step_replay.held_records import DrawnRecords, HeldRecords
 from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 from dpspec_recording.step_replay.trace import AbstainError, OtherCountError, StepTrace
@@ -106,6 +107,8 @@ def measure(
             replays.replace(row, replaced, locations, skips_counts=skips_counts)
         for row, base, extreme in extreme_records(replays.values, randomness, keeps_counts=skips_counts):
             replays.compare(row, base, extreme)
+        for row, _, extreme in boundless_records(replays.values, randomness):
+            replays.replace_boundless(row, extreme)
         result = replays.result()
     except AbstainError as error:
         return StepReplay(abstained=str(error))
@@ -196,6 +199,19 @@ class _Replays:
             return
         else:
             self._add(row, after, before, is_anywhere=True)
+
+    def replace_boundless(self, row: int, values: Sequence[Tensor]) -> None:
+        """Replay with a record beyond all others.
+
+        It shows what a finite sum shows. That gradients are finite is an assumption, and a script that skips a batch
+        for such a record tests a condition.
+        """
+        reads, branches = self._trace.reads, self._trace.branches
+        with contextlib.suppress(AbstainError, IndexError, RuntimeError):
+            moved = self._replay(values)
+            if all(bool(total.isfinite().all()) for total in moved[self._kinds[0]]):
+                self._add(row, moved, self._same)
+        self._trace.reads, self._trace.branches = reads, branches
 
     def result(self) -> StepReplay:
         of_sum, of_outputs, of_gradients = self._largest

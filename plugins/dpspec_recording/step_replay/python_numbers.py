@@ -87,7 +87,7 @@ class _Segment:
 
     Attributes:
         read: The read; None for the operations before the first one.
-        site: The line of the read, its number among those of a record, and the truth value of a condition.
+        site: The line of the read, its number among those of a record or batch, and the truth value of a condition.
         record: The number of the record, if the script reads at this line equally often for each; else None.
         operations: The operations.
         branch: The functions that follow the read, without those after the last record.
@@ -337,7 +337,7 @@ def _segments(trace: StepTrace, reads: Sequence[tuple[int, _Read]], records: int
     for _, read in reads:
         # a loop over the layers of each record reads at one line several times for each record
         of_record, rest = divmod(counts[read.line], records)
-        record, position = (None, None) if rest else divmod(seen[read.line], of_record)
+        record, position = (None, seen[read.line]) if rest else divmod(seen[read.line], of_record)
         seen[read.line] += 1
         truth = read.value if isinstance(read.value, bool) else None
         segments.append(_Segment(read, (read.line, position, truth), record))

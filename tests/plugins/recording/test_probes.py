@@ -42,7 +42,6 @@ from dpspec_recording.probes.updates import UpdateFacts, Updates
 from dpspec_recording.rules.builtin import RULES
 from dpspec_recording.step_replay.facts import (
     BATCH_BEFORE,
-    NUMBER,
     PROCESSES,
     TABLE,
     MapFacts,
@@ -191,7 +190,7 @@ FAULTY: list[tuple[type[Probe[Any]], dict[str, Any], str]] = [
     (Replays, {"gradients": 0.1}, "others-moved"),
     (Replays, {"interaction": 0.1}, "others-moved"),
     (Replays, {"earlier_sum": 0.1}, "others-moved"),
-    *((Replays, {"origins": {origin: 1}}, "unmixed-batches") for origin in (BATCH_BEFORE, TABLE, NUMBER, PROCESSES)),
+    *((Replays, {"origins": {origin: 1}}, "unmixed-batches") for origin in (BATCH_BEFORE, TABLE, PROCESSES)),
     (Replays, {"longest": 1.07}, "unmixed-batches"),
     (Replays, {"unreplayed": ("why",)}, "not-replayed"),
     (Replays, {"replayed": 0, "unreplayed": ("why",)}, "not-replayed"),
