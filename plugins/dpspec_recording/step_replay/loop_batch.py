@@ -81,7 +81,7 @@ class LoopBatch:
 
         def is_data(tensor: Tensor) -> bool:
             if id(tensor) not in produced and id(tensor) not in data and not {id(tensor)} & {*model_ids, *picked}:
-                rows = bool(tensor.dim()) and len(tensor) == records and not tensor.is_complex()
+                rows = bool(tensor.dim()) and len(tensor) == records and not tensor.is_complex() and _differs(tensor)
                 data[id(tensor)] = rows
                 if rows:
                     batch.append(tensor)
@@ -98,6 +98,7 @@ class LoopBatch:
                 from_rows = any(data[id(tensor)] for tensor in sources)
                 for tensor in results:
                     rows = bool(tensor.dim()) and len(tensor) == records
+                    rows &= operation.function in _INDEXING or _differs(tensor)
                     if rows and not from_rows and id(tensor) not in picked and id(tensor) not in produced:
                         batch.append(tensor)
                         if operation.function in _INDEXING and len(sources) == 1:
@@ -141,6 +142,11 @@ class LoopBatch:
         ]
         indices = self.drawn.indices
         return [trace.value_before(table)[indices.to(table.device)] for table in tables if not table.is_complex()]
+
+
+def _differs(tensor: Tensor) -> bool:
+    """Whether some rows are different: rows such as the sizes of groups of one record hold no records."""
+    return bool((tensor != tensor[:1]).any())
 
 
 def _indices(trace: StepTrace, drawn: Sequence[Tensor], records: int) -> list[Tensor]:

@@ -124,7 +124,7 @@ class LoopReplays:
         trace, distances = self._step.trace, [0.0]
         reads, branches = trace.reads, trace.branches
         for row, _, values in boundless_records(self._step.batch, self._random):
-            with contextlib.suppress(AbstainError, RuntimeError):
+            with contextlib.suppress(AbstainError, ArithmeticError, IndexError, RuntimeError):
                 total = self._replayed(values, [row])
                 distances += [float((total - self._executed).norm())] if bool(total.isfinite().all()) else []
         trace.reads, trace.branches = reads, branches

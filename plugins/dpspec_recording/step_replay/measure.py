@@ -207,7 +207,7 @@ class _Replays:
         for such a record tests a condition.
         """
         reads, branches = self._trace.reads, self._trace.branches
-        with contextlib.suppress(AbstainError, IndexError, RuntimeError):
+        with contextlib.suppress(AbstainError, ArithmeticError, IndexError, RuntimeError):
             moved = self._replay(values)
             if all(bool(total.isfinite().all()) for total in moved[self._kinds[0]]):
                 self._add(row, moved, self._same)
