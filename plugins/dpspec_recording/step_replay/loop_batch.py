@@ -98,7 +98,7 @@ class LoopBatch:
                 from_rows = any(data[id(tensor)] for tensor in sources)
                 for tensor in results:
                     rows = bool(tensor.dim()) and len(tensor) == records
-                    rows &= operation.function in _INDEXING or _differs(tensor)
+                    rows = rows and (operation.function in _INDEXING or _differs(tensor))
                     if rows and not from_rows and id(tensor) not in picked and id(tensor) not in produced:
                         batch.append(tensor)
                         if operation.function in _INDEXING and len(sources) == 1:
