@@ -46,7 +46,7 @@ def _of_rule(rule: Rule) -> tuple[str, ...]:
 
 
 def _of_fault(fault: Fault) -> tuple[str, ...]:
-    return _sentence(fault.title), f"DEVIATES: `{fault.assumption}`", cell(first_sentence(fault.advice)), _link(fault)
+    return _sentence(fault.title), f"DEVIATES: `{fault.condition}`", cell(first_sentence(fault.advice)), _link(fault)
 
 
 def _sentence(text: str) -> str:

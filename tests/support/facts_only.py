@@ -17,7 +17,7 @@ from dpspec_recording.folder.part import Part
 from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.recording import Recording
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.outcomes.outcome import Outcome, Remark
+from dpspec_recording.outcomes.issue import Issue, Statement
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.judged_run import InternalSums
 from dpspec_recording.probes.option_history import OptionHistory
@@ -83,12 +83,12 @@ def end_with(facts: Mapping[type[Probe[Any]], Any], audits: AuditFacts) -> Facts
     return Facts(**{**unseen, "observed": {probe.name: fact for probe, fact in facts.items()}})
 
 
-def said(outcome: Outcome) -> tuple[str, bool]:
+def said(outcome: Statement) -> tuple[str, bool]:
     """Return the name of the fault or the condition, and whether the outcome is an alarm."""
-    if isinstance(outcome, Remark):
-        return outcome.condition, outcome.is_doubt
-    if hasattr(outcome, "check"):
-        return outcome.name, outcome.check.p_value < 1e-6
+    if isinstance(outcome, Issue):
+        if outcome.test is None:
+            return outcome.condition, outcome.level == "open"
+        return outcome.name, outcome.test.p_value < 1e-6
     return outcome.name, outcome.status in ("unchecked", "false")
 
 

@@ -26,12 +26,12 @@ from dpspec_recording.folder.events import COLUMNS, UNSEEN, Header, InternalStep
 from dpspec_recording.folder.facts import Facts, StatedFact
 from dpspec_recording.folder.recording import Recording, open_run
 from dpspec_recording.folder.writer import INTERNAL
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Issue, Statement
 from dpspec_recording.probes.builtin import PROBES
 from dpspec_recording.probes.clip_limits import CLIP_ROUNDING, ClipLimits
 from dpspec_recording.probes.contributions import Contributions
 from dpspec_recording.probes.gradient_map import GradientMap, compared_steps
-from dpspec_recording.probes.judged_run import InternalSums
+from dpspec_recording.probes.judged_run import InternalSums, Terms
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.option_history import OptionHistory
 from dpspec_recording.probes.probe import Probe
@@ -137,15 +137,20 @@ class RecordedRun:
         return None if self.end is None else self.end.of(stated)
 
     @cached_property
-    def outcomes(self) -> Mapping[type[Probe[Any]], Sequence[Outcome]]:
-        """The outcomes of each probe of this kind of training."""
+    def statements(self) -> Mapping[type[Probe[Any]], Sequence[Statement]]:
+        """The statements of each probe of this kind of training."""
         shown = (probe for probe in PROBES if probe.is_shown(self.header))
         return {probe: tuple(probe.judge(self.fact(probe), self)) for probe in shown}
 
     @property
-    def all_outcomes(self) -> Iterator[Outcome]:
-        """The outcomes of all probes."""
-        return chain.from_iterable(self.outcomes.values())
+    def all_statements(self) -> Iterator[Statement]:
+        """The statements of all probes."""
+        return chain.from_iterable(self.statements.values())
+
+    def asked(self, terms: Terms) -> Iterator[Issue]:
+        """What depends on the claim: the cautions and questions of all probes of this kind of training."""
+        for probe in self.statements:
+            yield from probe.ask(self.fact(probe), self, terms)
 
     @property
     def has_arrays(self) -> bool:

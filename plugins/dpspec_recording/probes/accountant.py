@@ -18,7 +18,7 @@ import numpy as np
 
 from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class AccountantFacts:
 
 STEPS = Fault(
     name="accountant-steps",
-    assumption="accounting",
+    condition="accounting",
     title="steps counted by the accountant",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/issues/535",
@@ -47,7 +47,7 @@ STEPS = Fault(
 )
 NOISE = Fault(
     name="accountant-noise",
-    assumption="accounting",
+    condition="accounting",
     title="noise multiplier of the accountant",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/issues/757",
@@ -58,7 +58,7 @@ NOISE = Fault(
 )
 RATE = Fault(
     name="accountant-rate",
-    assumption="accounting",
+    condition="accounting",
     title="sampling rate of the accountant",
     observed="reported",
     source="package DPTrainer 0.1.2",
@@ -90,7 +90,7 @@ class Accountant(Probe[AccountantFacts]):
         return AccountantFacts(history=tuple((s, q, int(n)) for s, q, n in self._accountant.history()))
 
     @staticmethod
-    def judge(facts: AccountantFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: AccountantFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """It counts each step with the noise and the rate of the step."""
         if not run.header.accountant:
             return

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dpspec_recording.folder.events import ADAPTIVE_CONSTANTS
 from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement
 from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.watching.noise_statistics import spread
 
@@ -47,7 +47,7 @@ class AdaptiveFacts:
 
 COUNT_NOISE = Fault(
     name="count-noise",
-    assumption="noise-scale",
+    condition="noise-scale",
     title="noise of the count of unclipped records",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/757",
@@ -55,7 +55,7 @@ COUNT_NOISE = Fault(
 )
 SILENT = Fault(
     name="silent-counts",
-    assumption="noise-scale",
+    condition="noise-scale",
     title="counts of unclipped records without noise",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/757",
@@ -63,7 +63,7 @@ SILENT = Fault(
 )
 NEXT_NORM = Fault(
     name="next-clip-norm",
-    assumption="data-independent-hyperparameters",
+    condition="data-independent-hyperparameters",
     title="clip norms that do not follow from the noisy count before",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/757",
@@ -121,7 +121,7 @@ class AdaptiveCount(Probe[AdaptiveFacts]):
         return self._facts if self._facts.counts else None
 
     @staticmethod
-    def judge(facts: AdaptiveFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: AdaptiveFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """The declared noise is on each count, and clip norms follow from noisy counts.
 
         The squares of all counts show a wrong scale of the noise, the largest one a wrong noise of a single step.

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpspec.stats.conformance import batch_checks
 from dpspec.stats.conformance.run_checks import FURTHER_NORMS
 from dpspec_recording.folder.events import UNSEEN
 from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.notices import notice
 from dpspec_recording.outcomes.conditions import TEXTS, stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement, doubted
 from dpspec_recording.probes.loop_arguments import omitted_arguments
 from dpspec_recording.probes.probe import Probe, Training
 
@@ -41,17 +42,21 @@ class BatchFacts:
     passed_over: Count = field(metadata=join_by(max, sum))
 
 
+#: The test that a violated exact test of the batches explains.
+OF_RATE = (batch_checks.rate.name,)
+
 ORDERED = Fault(
     name="assumed-poisson",
-    assumption="sampling",
+    condition="sampling",
     title="assumed Poisson sampling, although the loader's batches are",
     observed="reported",
     source="https://github.com/lxuechen/private-transformers/issues/7",
     advice="Iterate over the loader of make_private, made with poisson_sampling=True (its default).",
+    explains=OF_RATE,
 )
 UNOBSERVED = Fault(
     name="unobserved-batch",
-    assumption="sampling",
+    condition="sampling",
     title="steps without an observed batch",
     observed="reported",
     source="package DPTrainer 0.1.2",
@@ -60,6 +65,7 @@ UNOBSERVED = Fault(
         "loader to dpspec.record: batches of another loader have no known sampling rate. Make one step with "
         "each batch: a second one has no sampling. A custom loop reports each batch."
     ),
+    explains=OF_RATE,
 )
 #: Advice on unobserved batches of a custom loop without a loader.
 _UNREPORTED = (
@@ -68,7 +74,7 @@ _UNREPORTED = (
 )
 FILLED = Fault(
     name="filled-batches",
-    assumption="sampling",
+    condition="sampling",
     title="empty batches that rand_on_empty replaced by a random row",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/pull/806",
@@ -76,11 +82,11 @@ FILLED = Fault(
         "Leave rand_on_empty out of make_private: Opacus then steps with noise alone. If a record is drawn "
         "alone, the sum without it has the random row in its place, and moves by two clip norms."
     ),
-    explains=(FURTHER_NORMS,),
+    explains=(FURTHER_NORMS, *OF_RATE),
 )
 SEVERAL = Fault(
     name="several-batches",
-    assumption="sampling",
+    condition="sampling",
     title="steps with several drawn batches",
     observed="reported",
     source="https://github.com/google-deepmind/jax_privacy/pull/271",
@@ -88,6 +94,7 @@ SEVERAL = Fault(
         "Step with every drawn batch by itself, also with a small one. Skipping drawn batches changes the sampling "
         "distribution; joining batches changes the sampling rate."
     ),
+    explains=OF_RATE,
 )
 
 
@@ -119,7 +126,7 @@ class Batches(Probe[BatchFacts]):
         return BatchFacts(unused=max(0, samples.drawn - self._used), passed_over=samples.passed_over)
 
     @staticmethod
-    def judge(facts: BatchFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: BatchFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """Each step uses one Poisson sample, and each sample is used."""
         header = run.header
         is_sampled = header.is_poisson or bool(np.isfinite(run["rate"]).any())
@@ -128,14 +135,14 @@ class Batches(Probe[BatchFacts]):
             yield _sampling(run)
         elif omitted_arguments(run, "rate"):
             omitted = omitted_arguments(run, "rate", "records")
-            yield stated("sampling", f", but the batches have no declared rate: {omitted}", "unchecked")
+            yield doubted("sampling", f", but the batches have no declared rate: {omitted}")
         if is_sampled or header.in_epochs:
             yield from _unused(facts, run)
         if header.in_epochs:
             yield stated("order")
 
 
-def _tests(run: JudgedRun, *, is_sampled: bool) -> Iterator[Outcome]:
+def _tests(run: JudgedRun, *, is_sampled: bool) -> Iterator[Statement]:
     header = run.header
     is_assumed = header.accountant != "" or bool(np.isfinite(run["rate"]).any())
     if not header.is_poisson and header.scheme != "none" and is_assumed:
@@ -159,21 +166,23 @@ def _undeclared(run: JudgedRun) -> int:
     return int((np.isfinite(run["drawn"]) & np.isnan(run["rate"])).sum())
 
 
-def _sampling(run: JudgedRun) -> Outcome:
+def _sampling(run: JudgedRun) -> Statement:
     internal = run.internal
     sampling_observed = internal is not None and internal.sampling is not None
     missing = ", but internal.log (the drawn records) is missing" if internal is None else ", but is not recorded"
     if omitted := omitted_arguments(run, "records"):
         missing = f", but batches were not compared with the dataset, because {omitted}"
-    return stated("sampling", "" if sampling_observed else missing, "reported" if sampling_observed else "unchecked")
+    return stated("sampling", status="reported") if sampling_observed else doubted("sampling", missing)
 
 
-def _unused(facts: BatchFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+def _unused(facts: BatchFacts | None, run: JudgedRun) -> Iterator[Statement]:
     if facts is None or not facts.unused or not np.isfinite(run["batches"]).any():
         return
     unused_text = "one batch was" if facts.unused == 1 else f"{facts.unused} batches were"
     text = f"{unused_text} drawn and not used: {TEXTS['unused-batches']}"
     # An end of each epoch, or an evaluation after it, skips batches before few steps.
     often = facts.passed_over > max(3, run.steps // 4)
-    text += ", but batches were skipped so often that it may be a selection" if often else ""
-    yield stated("unused-batches", status="unchecked" if often else "declared", text=text)
+    if often:
+        yield doubted("unused-batches", text=f"{text}, but batches were skipped so often that it may be a selection")
+    else:
+        yield stated("unused-batches", text=text)

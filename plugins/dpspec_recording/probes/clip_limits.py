@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dpspec.decimals import nearest
 from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ClipLimitFacts:
 
 LIMITS = Fault(
     name="clip-limits",
-    assumption="clipping",
+    condition="clipping",
     title="norm to which gradients are clipped, over the norm by which their noise is scaled",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/202",
@@ -103,7 +103,7 @@ class ClipLimits(Probe[ClipLimitFacts]):
         return ClipLimitFacts(larger=self._larger, smallest=smallest, largest=largest)
 
     @staticmethod
-    def judge(facts: ClipLimitFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: ClipLimitFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """No step may clip to a longer norm. A rank may have clipped no batch, a single process with rows has."""
         if facts is not None:
             advice = (

@@ -19,9 +19,9 @@ import numpy as np
 from dpspec.stats.conformance.measurement import CLIP_TOLERANCE
 from dpspec.text import several
 from dpspec_recording.folder.merging import join_by, word
-from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING, stated
+from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement, doubted
 from dpspec_recording.probes.loop_arguments import omitted_arguments
 from dpspec_recording.probes.probe import Probe, Training, emits
 
@@ -39,7 +39,7 @@ class ContributionFacts:
 
 CONTRIBUTIONS = Fault(
     name="other-contributions",
-    assumption="clipping",
+    condition="clipping",
     title="steps with more or fewer contributions than drawn records",
     observed="reported",
     source="https://github.com/tensorflow/privacy/issues/81",
@@ -50,7 +50,7 @@ CONTRIBUTIONS = Fault(
 )
 UNCLIPPED = Fault(
     name="unclipped-sum",
-    assumption="clipping",
+    condition="clipping",
     title="gradient sums without an observed clipping",
     observed="reported",
     source="package dp-lora 0.1.0",
@@ -61,7 +61,7 @@ UNCLIPPED = Fault(
 )
 LONGER = Fault(
     name="longer-sum",
-    assumption="clipping",
+    condition="clipping",
     title="steps with a sum longer than its clipped contributions allow",
     observed="reported",
     source="https://github.com/illidanlab/dpgan/issues/4",
@@ -96,7 +96,7 @@ class Contributions(Probe[ContributionFacts]):
         return ContributionFacts(norm_type=norm_type, sum_type=sum_type)
 
     @staticmethod
-    def judge(facts: ContributionFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: ContributionFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """One contribution of each drawn record, none longer than the clip norm."""
         internal, (_, steps) = run.internal, run.contribution_gaps
         if not run.has_contributions and steps is not None:
@@ -109,16 +109,16 @@ class Contributions(Probe[ContributionFacts]):
                 doubt += ": give their norms after clipping to run.clipped in each step"
             if omitted := omitted_arguments(run, "clip_norm"):
                 doubt = f", but norms have no limit, because {omitted}"
-            yield stated(PER_RECORD_CLIPPING, doubt, "unchecked")
+            yield doubted(PER_RECORD_CLIPPING, doubt)
         if rows := run.further_rows:
             text = f"; every step has {several(rows, 'row')} beyond its records: if public, --assume public-rows"
-            yield stated("public-rows", text, "unchecked")
+            yield doubted("public-rows", text)
         if run.sums_type:
             fix = "use float32, with torch's matmul precision 'highest'"
-            yield stated("precision", f"; sums in {run.sums_type} have no error bound: {fix}", "unchecked")
+            yield doubted("precision", f"; sums in {run.sums_type} have no error bound: {fix}")
 
 
-def _of_sums(lengths: np.ndarray[Any, Any], reported: np.ndarray[Any, Any], run: JudgedRun) -> Iterator[Outcome]:
+def _of_sums(lengths: np.ndarray[Any, Any], reported: np.ndarray[Any, Any], run: JudgedRun) -> Iterator[Statement]:
     """Whether sums have clipped contributions alone. lengths: (T,) of the sums; reported: (T,) sums of norms."""
     if run.header.clipping == "ghost":
         unclipped = int((~np.isfinite(run["rows"]) & (np.nan_to_num(lengths, nan=0.0) > 0.0)).sum())
@@ -138,4 +138,4 @@ def _of_sums(lengths: np.ndarray[Any, Any], reported: np.ndarray[Any, Any], run:
             f", but {at_bound} of {int(several_records.sum())} sums of several records have the clip norm itself: the "
             "sum was clipped, which alone bounds no record. Clip the gradient of each record, and add them up"
         )
-        yield stated(PER_RECORD_CLIPPING, doubt, "unchecked")
+        yield doubted(PER_RECORD_CLIPPING, doubt)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome, Remark
+from dpspec_recording.outcomes.issue import Statement, doubted
 from dpspec_recording.probes.probe import Probe
 from dpspec_recording.probes.reported_gradients import ReportedGradients
 
@@ -34,7 +34,7 @@ _LEAST_HIDDEN = 0.25
 
 OTHER = Fault(
     name="other-divisor",
-    assumption="data-independent-hyperparameters",
+    condition="data-independent-hyperparameters",
     title="divisor of the gradient",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/issues/571",
@@ -51,7 +51,7 @@ class Divisor(Probe[None]):
     name = "divisor"
 
     @staticmethod
-    def judge(facts: None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: None, run: JudgedRun) -> Iterator[Statement]:
         """Each step has the declared divisor, which does not change."""
         yield from _compared(run)
         divisors = run["divisor"][np.isfinite(run["divisor"])]
@@ -61,10 +61,10 @@ class Divisor(Probe[None]):
                 f"the divisor of gradients is from {low:.6g} to {high:.6g}: divide each step's "
                 "gradient by one constant, and do not scale or clip the noisy gradient by its norm"
             )
-            yield Remark(condition="data-independent-hyperparameters", text=text, option="divisor")
+            yield doubted("data-independent-hyperparameters", text=text, option="divisor")
 
 
-def _compared(run: JudgedRun) -> Iterator[Outcome]:
+def _compared(run: JudgedRun) -> Iterator[Statement]:
     declared, measured = run["divisor"], run["measured_divisor"]
     both = np.isfinite(declared) & np.isfinite(measured)
     if not both.any():

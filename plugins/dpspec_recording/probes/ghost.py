@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from dpspec_recording.folder.merging import Count, Names, join_by, union
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING, stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Issue, Statement, asked, doubted
 from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.probes.replays import why_not_replayed
 
 if TYPE_CHECKING:
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class GhostFacts:
 
 ADDED = Fault(
     name="added-gradients",
-    assumption="clipping",
+    condition="clipping",
     title="batches with other gradients than the second backward pass left",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/692",
@@ -68,7 +69,7 @@ class Ghost(Probe[GhostFacts]):
         )
 
     @staticmethod
-    def judge(facts: GhostFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: GhostFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """Gradients must come from the second pass, and each norm must be the one of its gradient."""
         if run.header.clipping != "ghost":
             return
@@ -77,13 +78,23 @@ class Ghost(Probe[GhostFacts]):
         reason = _why_unsure(facts, run)
         if reason:
             text = f"; single contributions were not observed, {reason}"
-            yield stated(PER_RECORD_CLIPPING, text, "unchecked")
+            yield doubted(PER_RECORD_CLIPPING, text)
         else:
             text = (
                 "at every batch the gradient norms that ghost clipping computes are right, and its second backward "
                 "pass gives the weighted sum of the gradients"
             )
             yield stated(PER_RECORD_CLIPPING, text=text)
+
+    @staticmethod
+    def ask(facts: GhostFacts | None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """Without replays, a weight that is used twice does not show."""
+        if run.header.clipping == "ghost" and why_not_replayed(run):
+            yield asked(
+                PER_RECORD_CLIPPING,
+                "each trained weight is used once, by the layer that holds it: Opacus computes the norms layer by "
+                "layer",
+            )
 
 
 def _why_unsure(facts: GhostFacts | None, run: JudgedRun) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpspec.text import several
 from dpspec_recording.outcomes.conditions import stated
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement, doubted
 from dpspec_recording.probes.noisy_gradients import NoisyGradients
 from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.probes.reported_gradients import ReportedGradients
@@ -46,7 +46,7 @@ class GradientMap(Probe[MapFacts]):
         return facts
 
     @staticmethod
-    def judge(facts: MapFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: MapFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """A map that reads more than the noisy gradient, or that some steps have, is a question to the user."""
         if facts is None:
             return
@@ -67,19 +67,19 @@ class GradientMap(Probe[MapFacts]):
                 f"the divisor. What changes them {reads}, and {several(facts.replayed, 'replay')} with other records "
                 f"moved none: {declared}if it depends on no record, --assume gradient-map"
             )
-            yield stated("gradient-map", text, "unchecked")
+            yield doubted("gradient-map", text)
         elif explained and facts.moved:
             text = (
                 f", but of {several(facts.replayed, 'replay')} {facts.moved} changed it with the noisy gradient as "
                 "executed: compute it from the noisy gradient alone"
             )
-            yield stated("gradient-map", text, "unchecked")
+            yield doubted("gradient-map", text)
         elif explained and without:
             text = (
                 f", but {several(explained, 'step')} changed it and {without} did not: if no record chose the steps, "
                 "as by the loss of a batch, --assume gradient-map"
             )
-            yield stated("gradient-map", text, "unchecked")
+            yield doubted("gradient-map", text)
         elif explained:
             text = f"; {several(explained, 'step')} changed it by operations that read nothing else"
             yield stated("gradient-map", text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -36,6 +36,21 @@ class InternalSums:
     outside: Array
     sampling: SamplingSums | None
     most_often: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """The claim about a run, as far as questions depend on it.
+
+    Attributes:
+        group_size: The number of records of a person.
+        public: Names of hyperparameters that the user declares public.
+        adjacency: Of the claim.
+    """
+
+    group_size: int = 1
+    public: Collection[str] = ()
+    adjacency: str = "zero-out"
 
 
 class JudgedRun(Protocol):

@@ -16,7 +16,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from dpspec_recording.folder.merging import join_by
-from dpspec_recording.outcomes.outcome import Outcome, Remark
+from dpspec_recording.outcomes.issue import Statement, doubted
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ class LossScaler(Probe[LossScalerFacts]):
         return LossScalerFacts(used=self._used)
 
     @staticmethod
-    def judge(facts: LossScalerFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: LossScalerFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """A scaler leaves the update rule open."""
         if facts is not None and facts.used:
             text = (
                 "torch's GradScaler skips a step and lowers its scale if a gradient overflows, which depends on "
                 "records and has no noise: train without it, under autocast in bfloat16"
             )
-            yield Remark(condition="update-rule", text=text)
+            yield doubted("update-rule", text=text)

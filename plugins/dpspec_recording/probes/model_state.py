@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dpspec_recording.folder.merging import Names, join_by, union
+from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome, Remark
+from dpspec_recording.outcomes.issue import Issue, Statement, asked, doubted
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
 
 _UNION = join_by(union)
 
@@ -45,15 +46,10 @@ class ModelStateFacts:
     unread: Names = field(metadata=_UNION)
     options: Names = field(default=(), metadata=_UNION)
 
-    @property
-    def options_text(self) -> str:
-        """The first changed numbers of layers."""
-        return _first(self.options)
-
 
 CHANGED = Fault(
     name="changed-state",
-    assumption="model-state",
+    condition="model-state",
     title="changed model state without noise",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/472",
@@ -88,7 +84,7 @@ class ModelState(Probe[ModelStateFacts]):
         return ModelStateFacts(**{name: tuple(names) for name, names in self._values.changed().items()})
 
     @staticmethod
-    def judge(facts: ModelStateFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: ModelStateFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """Nothing that ``state_dict()`` holds may change without noise; the rest leaves the condition open."""
         if facts is None:
             yield _doubt("the recording does not compare the attributes of modules")
@@ -113,18 +109,25 @@ class ModelState(Probe[ModelStateFacts]):
                 f"{_first(facts.unread)} moved by one pass at each step, as functions of themselves and the weights "
                 "(spectral normalization): at audited steps other records moved them by the same bits"
             )
-            yield Remark(condition="model-state", text=text, is_doubt=False)
+            yield stated("model-state", text=text)
         if run.has_arrays:
             text = "the reported parameters are all of the model: it has no other state, such as running averages"
-            yield Remark(condition="model-state", text=text, is_doubt=False)
+            yield stated("model-state", text=text)
         if facts is not None and facts.rounded:
             named = ", ".join(facts.rounded[:5])
             text = f"{named} changed by rounding alone, as frozen weights do when adapters are merged and taken out"
-            yield Remark(condition="model-state", text=text, is_doubt=False)
+            yield stated("model-state", text=text)
+
+    @staticmethod
+    def ask(facts: ModelStateFacts | None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """Numbers of layers may change by a schedule."""
+        if facts is not None and facts.options:
+            text = "which changed during the training (a schedule may)"
+            yield asked("model-state", f"no record and no loss changed {_first(facts.options)}, {text}")
 
 
-def _doubt(text: str) -> Remark:
-    return Remark(condition="model-state", text=text)
+def _doubt(text: str) -> Issue:
+    return doubted("model-state", text=text)
 
 
 def _shown(names: Names) -> list[str]:

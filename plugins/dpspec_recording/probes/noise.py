@@ -24,20 +24,20 @@ from scipy import special
 from dpspec.stats.conformance import noise_tests, run_checks
 from dpspec.stats.conformance.measurement import LEVEL, LimitOf, Measurement
 from dpspec_recording.outcomes.conditions import FRESH, GAUSSIAN, stated
-from dpspec_recording.outcomes.faults import Fault, RunTest
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.issue import Issue, Statement, asked, doubted
 from dpspec_recording.probes.loop_arguments import omitted_arguments
 from dpspec_recording.probes.probe import Probe, Training, emits
 from dpspec_recording.watching import noise_statistics
 from dpspec_recording.watching.noise_statistics import UNKNOWN, NoiseFacts, NoiseStatistics
 
 if TYPE_CHECKING:
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
     from dpspec_recording.watching.noise_sketch import MeasuredNoise
 
 SHAPE = Fault(
     name="noise-shape",
-    assumption="noise-law",
+    condition="noise-law",
     title="share of values in an interval",
     observed="reported",
     source="https://github.com/KatherLab/MediSwarm/pull/258",
@@ -45,7 +45,7 @@ SHAPE = Fault(
 )
 SIZE = Fault(
     name="noise-size",
-    assumption="per-layer-noise",
+    condition="per-layer-noise",
     title="chi-square of the quietest layer",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/issues/191",
@@ -57,7 +57,7 @@ SIZE = Fault(
 )
 WITHOUT_NOISE = Fault(
     name="update-without-noise",
-    assumption="noise-scale",
+    condition="noise-scale",
     title="parameter updates without noise",
     observed="reported",
     source="https://github.com/londonaicentre/FLIP/issues/1145",
@@ -66,7 +66,7 @@ WITHOUT_NOISE = Fault(
 )
 INDEPENDENCE = Fault(
     name="noise-independence",
-    assumption="independent-noise",
+    condition="independent-noise",
     title="absolute values of the noise that repeat",
     observed="reported",
     source="https://github.com/fedbiomed/fedbiomed/pull/794",
@@ -114,7 +114,7 @@ class Noise(Probe[NoiseFacts]):
         return None if statistics is None else NoiseFacts(processes=(statistics,))
 
     @staticmethod
-    def judge(facts: NoiseFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: NoiseFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """Each step has noise of the declared size in each layer, of normal values that depend on nothing else."""
         scale = _measured_scale(run)
         yield from _size(run, _processes(facts), scale)
@@ -122,15 +122,24 @@ class Noise(Probe[NoiseFacts]):
             yield from _shape(_processes(facts))
             yield from _independence(run, _processes(facts), scale)
         if doubt := why_noise_seems_cut(facts) or why_squares_vary(run) or why_repeats_untested(facts):
-            yield stated("noise-law", f", but {doubt}", "unchecked")
+            yield doubted("noise-law", f", but {doubt}")
         else:
             by_torch = "; it comes from torch's generator, not a cryptographic one, by default"
             yield stated("noise-law", by_torch if emits(run.header, "before_noise") else "")
         if omitted := omitted_arguments(run, "noise_multiplier", "clip_norm"):
             text = f"the size of the noise was not compared with a declared one, because {omitted}"
-            yield stated("noise", status="unchecked", text=text)
+            yield doubted("noise", text=text)
         if facts is None and run.audits is not None and run.header.shards:
-            yield stated("noise", status="unchecked", text="the noise of a rank was not observed")
+            yield doubted("noise", text="the noise of a rank was not observed")
+
+    @staticmethod
+    def ask(facts: NoiseFacts | None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """Noise must be unpredictable."""
+        yield asked(
+            "secret-randomness",
+            "seeds and states of generators are secret: no constant, time, weights or records; no log, threshold or "
+            "statistic is released",
+        )
 
 
 def _processes(facts: NoiseFacts | None) -> tuple[NoiseStatistics, ...]:
@@ -147,7 +156,7 @@ def _measured_scale(run: JudgedRun) -> float:
     return 1.0 if squares is None or not count else math.sqrt(float(squares.mean()) / count)
 
 
-def _size(run: JudgedRun, processes: Sequence[NoiseStatistics], scale: float) -> Iterator[RunTest]:
+def _size(run: JudgedRun, processes: Sequence[NoiseStatistics], scale: float) -> Iterator[Issue]:
     """Whether each step has noise, and each layer and coordinate as much as all of it."""
     squares = run["noise_squares"]
     observed = np.isfinite(squares)
@@ -185,7 +194,7 @@ def _size(run: JudgedRun, processes: Sequence[NoiseStatistics], scale: float) ->
             yield SIZE.measured(measured, f"of {count} coordinates", limit_of="other-quantity")
 
 
-def _shape(processes: Sequence[NoiseStatistics]) -> Iterator[RunTest]:
+def _shape(processes: Sequence[NoiseStatistics]) -> Iterator[Issue]:
     """Whether values are normal: their shares in intervals, and the largest one."""
     for noise in processes:
         of_steps: tuple[tuple[tuple[int, ...], int, str, LimitOf], ...] = (
@@ -207,7 +216,7 @@ def _shape(processes: Sequence[NoiseStatistics]) -> Iterator[RunTest]:
             )
 
 
-def _independence(run: JudgedRun, processes: Sequence[NoiseStatistics], scale: float) -> Iterator[RunTest]:
+def _independence(run: JudgedRun, processes: Sequence[NoiseStatistics], scale: float) -> Iterator[Issue]:
     """Whether values repeat, and the noise of a step is along other noise, or along the sum that it is added to."""
     smaller, larger = min(1.0, scale), max(1.0, scale)
     for noise in processes:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class NoisyGradientFacts:
 
 MEDDLED = Fault(
     name="other-gradients",
-    assumption="update",
+    condition="update",
     title="updates with gradients other than the noisy sum",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/634",
@@ -105,7 +105,7 @@ class NoisyGradients(Probe[NoisyGradientFacts]):
         )
 
     @staticmethod
-    def judge(facts: NoisyGradientFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: NoisyGradientFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """No update may have other gradients, unless they are asked about as a map of the noisy ones."""
         if facts is not None and run.internal is not None and run.audits is not None:
             changed = 0 if run.mapped_steps else facts.changed

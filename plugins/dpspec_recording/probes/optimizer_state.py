@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from dpspec_recording.folder.merging import Count, join_by
-from dpspec_recording.outcomes.outcome import Outcome, Remark
+from dpspec_recording.outcomes.issue import Statement, doubted
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ class OptimizerState(Probe[OptimizerStateFacts]):
         return OptimizerStateFacts(restated=int(self._restated), resumed=self._resumed)
 
     @staticmethod
-    def judge(facts: OptimizerStateFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: OptimizerStateFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """Writes to the state leave the update rule open, and earlier steps leave the released model open."""
         if facts is None:
             return
         if facts.restated:
             text = f"the optimizer's state (such as momentum) was changed before {facts.restated} of its steps"
-            yield Remark(condition="update-rule", text=text)
+            yield doubted("update-rule", text=text)
         if facts.resumed and not run.header.told_before:  # which says so with the number of steps
-            yield Remark(condition="released-model", text="its optimizer had made steps when it began")
+            yield doubted("released-model", text="its optimizer had made steps when it began")

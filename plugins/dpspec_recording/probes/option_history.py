@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from dpspec_recording.folder.events import MOST_OPTIONS, RAND_ON_EMPTY, OptionChange, Unread
-from dpspec_recording.outcomes.outcome import Remark
+from dpspec_recording.outcomes.issue import Issue, doubted
 
 #: Options of the private sum and of the sampler. All others belong to the optimizer's parameter groups.
 _PRIVATE = ("noise_multiplier", "clip_norm", "divisor", "loss_reduction", "rate", RAND_ON_EMPTY)
@@ -58,7 +58,7 @@ class OptionHistory:
         """The schedulers that call a function of the script."""
         return sorted(self.schedulers & _CALLING)
 
-    def doubts(self) -> Iterator[Remark]:
+    def doubts(self) -> Iterator[Issue]:
         """A remark on each option whose values a record may have chosen, or that the recorder cannot read."""
         for name, kind in self.unread.items():
             text = f"{name} is of type {kind}, whose arithmetic the recorder does not know: use a float or a tensor"
@@ -80,9 +80,9 @@ class OptionHistory:
             yield _doubt(name, text)
 
 
-def _doubt(name: str, text: str) -> Remark:
+def _doubt(name: str, text: str) -> Issue:
     condition = "data-independent-hyperparameters" if name in _PRIVATE else "update-rule"
-    return Remark(condition=condition, text=text, option=public_name(name))
+    return doubted(condition, text=text, option=public_name(name))
 
 
 def public_name(option: str) -> str:

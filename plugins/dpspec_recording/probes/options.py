@@ -11,15 +11,22 @@ A change by a scheduler of torch or Opacus is fixed in advance. The steps of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from dpspec_recording.outcomes.outcome import Outcome, Remark
+import numpy as np
+
+from dpspec.decimals import nearest
+from dpspec.text import joined
+from dpspec_recording.outcomes.issue import Issue, Statement, asked, doubted
+from dpspec_recording.probes.gradient_map import GradientMap
+from dpspec_recording.probes.option_history import public_name
 from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.probes.replays import Replays
 
 if TYPE_CHECKING:
     from dpspec_recording.pending_step import PendingStep
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import Array, JudgedRun, Terms
 
 
 class Options(Probe[None]):
@@ -58,9 +65,47 @@ class Options(Probe[None]):
             self._audits.include()
 
     @staticmethod
-    def judge(facts: None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: None, run: JudgedRun) -> Iterator[Statement]:
         """No record may change an option."""
         yield from run.options.doubts()
         if not run.options.first:
             text = "the recording holds no options of the optimizer: record again with this version of dpspec"
-            yield Remark(condition="update-rule", text=text)
+            yield doubted("update-rule", text=text)
+
+    @staticmethod
+    def ask(facts: None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """All constants must be independent of the records; named with their values, unless they are public."""
+        maps, replays = run.fact(GradientMap), run.fact(Replays)
+        names = ["features chosen by labels", "classes", "vocabulary", "layer sizes"]
+        names.append("frozen, pruned or initial weights")
+        if maps is not None and maps.explained:
+            names.append("the map of the noisy gradient")
+        if replays is not None and replays.projected:
+            names.append("the norm to which the loop clips the sum again")
+        constants = joined([*names, *_constants(run, terms.public), f"{run.steps} steps"])
+        yield asked(
+            "data-independent-hyperparameters",
+            f"{constants} were not tuned on or computed from them (see how-to/tuning.md)",
+        )
+
+
+def _constants(run: JudgedRun, public: Collection[str]) -> Iterator[str]:
+    """The constants that the user does not declare public, with their values or ranges."""
+    for name in ("learning_rate", "clip_norm", "noise_multiplier"):
+        adaptive = name == "clip_norm" and run.header.clipping == "adaptive"
+        text = values_in_words(run[name][:1] if adaptive else run[name])
+        if public_name(name) not in public and text:
+            yield (
+                f"first clip norm {text} and the constants of its adaptation"
+                if adaptive
+                else f"{name.replace('_', ' ')} {text}"
+            )
+
+
+def values_in_words(values: Array) -> str:
+    """The only finite value, or the range of all; empty without one."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return ""
+    low, high = float(finite.min()), float(finite.max())
+    return nearest(low) if low == high else f"{nearest(low)} to {nearest(high)}"

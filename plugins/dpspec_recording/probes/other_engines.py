@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpspec_recording.folder.merging import Count, join_by
-from dpspec_recording.outcomes.outcome import Outcome, Remark
+from dpspec_recording.outcomes.issue import Statement, doubted
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
@@ -65,11 +65,11 @@ class OtherEngines(Probe[OtherEngineFacts]):
         return OtherEngineFacts(steps=self._steps)
 
     @staticmethod
-    def judge(facts: OtherEngineFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: OtherEngineFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """The model is not the recorded steps' alone if others made some."""
         if facts is not None and facts.steps:
             text = (
                 f"other private optimizers made {facts.steps} steps in the block, which are not in this recording: "
                 "record the steps of each engine in a separate part, with resume=True"
             )
-            yield Remark(condition="released-model", text=text)
+            yield doubted("released-model", text=text)

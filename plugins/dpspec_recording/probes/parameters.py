@@ -20,7 +20,7 @@ import numpy as np
 from dpspec.contract.rules import MADE_TWICE
 from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement
 from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.probes.probe import Probe, Training
 
@@ -45,7 +45,7 @@ class ParameterFacts:
 
 SEVERAL_UPDATES = Fault(
     name="several-updates",
-    assumption="update",
+    condition="update",
     title="steps with more or fewer than one update",
     observed="measured",
     source="https://github.com/google-deepmind/jax_privacy/issues/288",
@@ -57,7 +57,7 @@ SEVERAL_UPDATES = Fault(
 )
 MOVED = Fault(
     name="moved-parameters",
-    assumption="update",
+    condition="update",
     title="parameter changes outside the DP optimizer",
     observed="measured",
     source=MADE_TWICE,
@@ -69,7 +69,7 @@ MOVED = Fault(
 )
 LOADED = Fault(
     name="loaded-weights",
-    assumption="update",
+    condition="update",
     title="weights that load_state_dict put into the model between steps",
     observed="measured",
     source=MADE_TWICE,
@@ -82,7 +82,7 @@ LOADED = Fault(
 )
 RETURNED = Fault(
     name="returned-weights",
-    assumption="update",
+    condition="update",
     title="weights of an earlier step that were put back between steps",
     observed="measured",
     source=MADE_TWICE,
@@ -147,7 +147,7 @@ class Parameters(Probe[ParameterFacts]):
         )
 
     @staticmethod
-    def judge(facts: ParameterFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: ParameterFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """Each step has one update, and nothing else moved the parameters. A write is tested by its kind."""
         updates, internal = run["updates"], run.internal
         if np.isfinite(updates).any():

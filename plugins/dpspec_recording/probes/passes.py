@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement, doubted
 from dpspec_recording.probes.probe import Probe, Training, emits
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class PassFacts:
 
 OTHER_PARAMETERS = Fault(
     name="other-parameters",
-    assumption="gradient-parameters",
+    condition="gradient-parameters",
     title="gradients computed at other parameters than the last step left",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/313",
@@ -136,7 +136,7 @@ class Passes(Probe[PassFacts]):
         )
 
     @staticmethod
-    def judge(facts: PassFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: PassFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """No pass may have moved parameters, and each step of Opacus' optimizer needs a pass."""
         if run.has_arrays:
             text = "the loop computes each gradient at the parameters that it reported last"
@@ -153,4 +153,4 @@ class Passes(Probe[PassFacts]):
                 f"no forward pass in training mode was observed at {facts.unseen} of {facts.steps} steps: call the "
                 "model that dpspec.record got, and compile it by torch.compile, not in place"
             )
-            yield stated("gradient-parameters", status="unchecked", text=text)
+            yield doubted("gradient-parameters", text=text)

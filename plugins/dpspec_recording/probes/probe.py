@@ -6,7 +6,7 @@ The smallest probe counts the updates of a training, and judges that there was o
 >>> from dpspec_recording.outcomes.faults import Fault
 >>> TWICE = Fault(
 ...     name="further-updates",
-...     assumption="update-rule",
+...     condition="update-rule",
 ...     title="updates beyond one for each step",
 ...     observed="measured",
 ...     source="https://github.com/google-deepmind/jax_privacy/issues/288",
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
     from dpspec_recording.audited_steps import AuditedSteps
     from dpspec_recording.folder.events import Header
-    from dpspec_recording.outcomes.outcome import Outcome
+    from dpspec_recording.outcomes.issue import Issue, Statement
     from dpspec_recording.parts import Parts
     from dpspec_recording.pending_step import PendingStep
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
     from dpspec_recording.ranks.rank_watch import RankWatch
     from dpspec_recording.step_replay.calls import Pauses
     from dpspec_recording.watching.noise_sketch import MeasuredNoise, NoiseSketch
@@ -195,8 +195,13 @@ class Probe(StatedFact[F]):
         return ()
 
     @staticmethod
-    def judge(facts: F | None, run: JudgedRun) -> Iterator[Outcome]:
-        """The outcomes of the fact. None: the recording lacks it, or the training did not show it."""
+    def judge(facts: F | None, run: JudgedRun) -> Iterator[Statement]:
+        """The statements on the fact. None: the recording lacks it, or the training did not show it."""
+        return iter(())
+
+    @staticmethod
+    def ask(facts: F | None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """The questions to a person, which depend on the claim."""
         return iter(())
 
 

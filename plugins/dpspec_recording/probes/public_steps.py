@@ -21,13 +21,13 @@ from dpspec.text import several
 from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Issue, Statement, asked
 from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.probes.rules import Rules
 from dpspec_recording.rules import second_optimizer
 
 if TYPE_CHECKING:
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class PublicFacts:
 
 UNVERIFIED = Fault(
     name="unverified-public-steps",
-    assumption="update",
+    condition="update",
     title="steps of other optimizers on the private model that replays did not find to be of public data",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/634",
@@ -127,7 +127,7 @@ class PublicSteps(Probe[PublicFacts]):
         )
 
     @staticmethod
-    def judge(facts: PublicFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: PublicFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """The declared data is assumed public, and no replayed public step may read other tensors."""
         if facts is None or not facts.is_declared:
             return
@@ -139,3 +139,13 @@ class PublicSteps(Probe[PublicFacts]):
             is_doubted = not optimizers or any(optimizer.inside and optimizer.doubt for optimizer in optimizers)
             note = f"{several(facts.steps, 'step')} of other optimizers with public data"
             yield UNVERIFIED.none_found(facts.steps if is_doubted else 0, note)
+
+    @staticmethod
+    def ask(facts: PublicFacts | None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """Declared data must be public."""
+        if facts is not None and facts.is_declared:
+            yield asked(
+                "public-data",
+                "the data that public= declares holds no record, no copy of one, and nothing computed from one, such "
+                f"as labels or rows of a model that read records ({facts.comparison})",
+            )

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpspec.contract import Assumption
 from dpspec.text import several
 from dpspec_recording.outcomes.conditions import NOT_REPLAYED, stated
-from dpspec_recording.outcomes.faults import Fault, RunTest
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.issue import Issue, Statement, asked, doubted
 from dpspec_recording.probes.probe import Probe, Training, emits
 from dpspec_recording.step_replay.facts import (
     BATCH_BEFORE,
@@ -34,15 +35,14 @@ from dpspec_recording.step_replay.facts import (
 from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING, ROWS_ROUNDING
 
 if TYPE_CHECKING:
-    from dpspec.contract import Assumption
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
 
 #: Difference of powers of the batch size that rounding explains.
 _SAME_POWER = 0.02
 
 SUM_MOVED = Fault(
     name="sum-moved",
-    assumption="unmixed-batches",
+    condition="unmixed-batches",
     title="move of the clipped sum if a record is replaced in the replayed step, in clip norms",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/pull/751",
@@ -54,7 +54,7 @@ SUM_MOVED = Fault(
 )
 REMOVED = Fault(
     name="sum-moved-without-records",
-    assumption="unmixed-batches",
+    condition="unmixed-batches",
     title="move of the clipped sum for each record that a replayed step omits or repeats, in clip norms",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/792",
@@ -66,7 +66,7 @@ REMOVED = Fault(
 )
 OTHERS_MOVED = Fault(
     name="others-moved",
-    assumption="unmixed-batches",
+    condition="unmixed-batches",
     title=("change of other records' outputs, gradients or contributions if a record is replaced in the replayed step"),
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/792",
@@ -95,17 +95,62 @@ class Replays(Probe[ReplayFacts]):
         return ReplayFacts.of_none(self._obstacle) if self._replayer is None else self._replayer.facts
 
     @staticmethod
-    def judge(facts: ReplayFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: ReplayFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """A record moves the sum by two clip norms at most, and nothing of other records."""
         if facts is not None:
             yield from _moves(facts, run)
         if text := unreplayed(run):
             advice = f"Change this in the script, or accept it with --accept {NOT_REPLAYED}"
-            yield stated(NOT_REPLAYED, status="unchecked", text=f"{text}. {advice}")
+            yield doubted(NOT_REPLAYED, text=f"{text}. {advice}")
         yield _unmixed_batches(facts, run.norm_excess)
         reduction = loss_reduction(run)
         if reduction is not None:
             yield reduction
+
+    @staticmethod
+    def ask(facts: ReplayFacts | None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """A record must affect its own gradient alone, also where no replay shows it."""
+        text = (
+            "labels, features, scale, padding, weight, temperature, loss and choice of a record come from it alone: "
+            "not from its batch, earlier ones or the dataset"
+        )
+        # a replay repeats numbers, although they vary: from earlier losses?
+        if facts is not None and facts.varying and not facts.origins.get(NUMBER):
+            text += "; the loss uses numbers that vary between steps (no loss of earlier steps)"
+        yield asked("one-record", f"{text}{why_not_replayed(run)}")
+        # the other branch may not have run
+        if facts is not None and facts.testing:
+            steps = several(facts.testing, "traced step")
+            yield asked(
+                "sampling",
+                f"no batch is skipped, repeated or weighed by a condition on its records: {steps} tested such a "
+                "condition in Python before the sum (if, assert)",
+            )
+        if facts is not None and facts.logging:
+            steps = several(facts.logging, "traced step")
+            yield asked(
+                "sampling",
+                f"no batch is skipped, repeated or weighed by a number that the script read of it: {steps} read such "
+                "numbers before the sum (item(), numpy()), and used none",
+            )
+        if isinstance(loss_reduction(run), Assumption):
+            reduction = run.header.reduction
+            yield asked(
+                "loss-reduction", f"the loss is a {reduction} over the records of each batch, as loss_reduction says"
+            )
+
+
+def why_not_replayed(run: JudgedRun) -> str:
+    """That no replayed step tests whether records mix, or why few of those tried; empty if most do."""
+    replays = run.fact(Replays)
+    tried, replayed = (0.0, 0.0) if replays is None else (replays.tried, replays.replayed)
+    if run.audits is None or (replayed >= 1.0 and 2.0 * replayed >= tried):
+        return ""
+    if replays is None or not replayed:
+        return "; no step was replayed to test this"
+    reason = f" ({replays.failure})" if replays.failure else ""
+    verb = "was" if round(replayed) == 1 else "were"
+    return f"; only {replayed:.0f} of {tried:.0f} chosen steps {verb} replayed to test this{reason}"
 
 
 def unreplayed(run: JudgedRun) -> str:
@@ -127,7 +172,7 @@ def unreplayed(run: JudgedRun) -> str:
     )
 
 
-def _moves(facts: ReplayFacts, run: JudgedRun) -> Iterator[RunTest]:
+def _moves(facts: ReplayFacts, run: JudgedRun) -> Iterator[Issue]:
     # the bound reduces the noise multipliers by what rounding adds to the norms
     rounding = (1.0 + MOVE_ROUNDING) * (1.0 + run.norm_excess) - 1.0
     if facts.replayed >= 1.0:
@@ -140,7 +185,7 @@ def _moves(facts: ReplayFacts, run: JudgedRun) -> Iterator[RunTest]:
         yield _replayed(REMOVED, 1.0, facts.sizes.removed, rounding, rounding, note)
 
 
-def _replayed(fault: Fault, declared: float, moved: float, rounding: float, detectable: float, note: str) -> RunTest:
+def _replayed(fault: Fault, declared: float, moved: float, rounding: float, detectable: float, note: str) -> Issue:
     return fault.compared(moved <= declared + rounding, declared, moved, note, detectable, whole=False)
 
 
@@ -187,7 +232,7 @@ _DOUBTS = {
 }
 
 
-def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumption:
+def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Statement:
     doubts = []
     if facts is not None and facts.longest > (1.0 + MOVE_ROUNDING) * (1.0 + norm_excess):
         # a public term of the sum has this effect too, so that no deviation is certain
@@ -201,7 +246,7 @@ def _unmixed_batches(facts: ReplayFacts | None, norm_excess: float) -> Assumptio
         counted = ((count, *_DOUBTS[name]) for name in _DOUBTS if (count := facts.origins.get(name)))
         doubts += [text.format(several(count, kind)) for count, kind, text in counted]
     text = f", but {', and '.join(doubts)}" if doubts else _tested(facts)
-    return stated("unmixed-batches", text, "unchecked" if doubts else "declared")
+    return doubted("unmixed-batches", text) if doubts else stated("unmixed-batches", text)
 
 
 def _tested(facts: ReplayFacts | None) -> str:
@@ -213,10 +258,10 @@ def _tested(facts: ReplayFacts | None) -> str:
     return ""
 
 
-def loss_reduction(run: JudgedRun) -> Assumption | None:
-    """The assumption ``loss-reduction``; None if the recording shows that the loss is the declared mean or sum.
+def loss_reduction(run: JudgedRun) -> Statement | None:
+    """The statement on ``loss-reduction``; None if the recording shows that the loss is the declared mean or sum.
 
-    It is unchecked if replays at another batch size (``docs/explanation/replay.md``) measure another reduction, and
+    It is doubted if replays at another batch size (``docs/explanation/replay.md``) measure another reduction, and
     declared if no step was replayed so.
     """
     facts, declared = run.fact(Replays), run.header.reduction
@@ -238,4 +283,4 @@ def loss_reduction(run: JudgedRun) -> Assumption | None:
         f'b^{power:.2f}, as if the loss were {kind}, and loss_reduction is "{declared}": give the loss the reduction '
         f'"{declared}"{fix}'
     )
-    return stated("loss-reduction", text, "unchecked")
+    return doubted("loss-reduction", text)

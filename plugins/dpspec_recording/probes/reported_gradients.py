@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING
 from dpspec_recording.folder.merging import Count, Number, join_by
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Issue, Statement, asked, doubted
 from dpspec_recording.probes.loop_arguments import omitted_arguments
+from dpspec_recording.probes.noise import Noise, untested_tails
 from dpspec_recording.probes.probe import Probe, Training
+from dpspec_recording.probes.replays import why_not_replayed
 
 if TYPE_CHECKING:
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
 
 #: The largest fraction of a layer's noise that rounding may hide.
 _HIDDEN = 0.1
@@ -48,7 +50,7 @@ class GradientFacts:
 
 OTHERS = Fault(
     name="noise-not-in-gradients",
-    assumption="update",
+    condition="update",
     title="gradients other than the reported sum and noise",
     observed="measured",
     source="https://github.com/NVIDIA/NVFlare/issues/462",
@@ -97,14 +99,46 @@ class ReportedGradients(Probe[GradientFacts]):
         return GradientFacts(**counts, hidden=compared.hidden)
 
     @staticmethod
-    def judge(facts: GradientFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: GradientFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """All gradients must be sum and noise over a divisor, and each step must report both."""
         if facts is not None and facts.summed and run.internal is not None:
             changed = 0 if run.mapped_steps else facts.different  # the assumption gradient-map asks about mapped ones
             yield OTHERS.none_found(changed, f"sum and noise over a divisor, at {facts.summed} steps")
         doubt = why_noise_unconfirmed(run)
         text = f"; the recording does not confirm the reported noise in the gradients: {doubt}" if doubt else ""
-        yield stated("loop-reports", text, "unchecked" if doubt else "declared")
+        yield doubted("loop-reports", text) if doubt else stated("loop-reports", text)
+
+    @staticmethod
+    def ask(facts: GradientFacts | None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """The reports of a loop must be true."""
+        tails = untested_tails(run.fact(Noise))
+        its_tails = (
+            f", and the noise is Gaussian in all directions, of one size for all batches, and {tails}" if tails else ""
+        )
+        sentences = [
+            "the loop reports every drawn batch, skips none by its records or size, cuts and fills none, and "
+            "draws them at random (by no hash, list or loss); its norms (after all weights), sums and noise are true, "
+            f"no loss or norm decides that noise is drawn again, no key or random number has two uses{its_tails}"
+        ]
+        if run.header.federated:
+            sentences.append(
+                "the update of a client follows from the global model and its own data alone: from no other client's "
+                "update, control variate, statistic or loss; later rounds use nothing of it without noise"
+            )
+        if run.has_arrays:
+            sentences.append(
+                "the reported arrays are the whole model: no statistic of batches (batch_stats), average or other "
+                "state that records move is used or released"
+            )
+        if terms.adjacency == "add-remove":
+            sentences.append("no weight, factor or clipping of a record follows the number of records in its batch")
+        if why_not_replayed(run):
+            sentences.append(
+                "each record's gradient is clipped by its l2 norm over all layers, and the reported norm is of the "
+                "clipped gradient in the sum: clipping by coordinates or layers leaves longer ones, which a norm "
+                "capped at the clip norm does not show"
+            )
+        yield from (asked("loop-reports", sentence) for sentence in sentences)
 
 
 def why_noise_unconfirmed(run: JudgedRun) -> str:

@@ -23,14 +23,14 @@ from dpspec.errors import RecordingError
 from dpspec.registry.loader import load_catalog, resolve
 from dpspec_recording.folder.merging import join_by
 from dpspec_recording.notices import notice, say
-from dpspec_recording.outcomes.conditions import stated
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Issue, Statement, doubted
 from dpspec_recording.probes.probe import Probe, Training
 from dpspec_recording.rules.builtin import RULES
+from dpspec_recording.rules.own_rule import OwnRule
 
 if TYPE_CHECKING:
     from dpspec_recording.pending_step import PendingStep
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
 
 F = TypeVar("F")
 
@@ -209,7 +209,7 @@ class Rules(Probe[RuleFacts]):
                 failed[1].stop()
 
     @staticmethod
-    def judge(facts: RuleFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: RuleFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """Name the rules of dpspec that failed, or whose facts some rank or part lacks."""
         if facts is None:
             return
@@ -217,4 +217,18 @@ class Rules(Probe[RuleFacts]):
         unnoted = [rule.name for rule in RULES if not all(rule.name in names for names in noted)]
         if unnoted:
             text = f"the recording does not show the cautions of the rules: {', '.join(unnoted)}: record again"
-            yield stated("one-record", status="unchecked", text=text)
+            yield doubted("one-record", text=text)
+
+    @staticmethod
+    def ask(facts: RuleFacts | None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """The questions of the rules of dpspec."""
+        for rule in RULES:
+            code = code_of(rule)
+            if issubclass(code, OwnRule):
+                yield from code.ask(() if facts is None else facts.of(rule, code.kind), run, terms)
+
+
+def explained_by(run: JudgedRun, rule: Rule) -> tuple[str, ...]:
+    """The names of the tests that the caution of a rule explains."""
+    facts, code = run.fact(Rules), code_of(rule)
+    return code.explains(facts.of(rule, code.kind)) if facts is not None and issubclass(code, OwnRule) else ()

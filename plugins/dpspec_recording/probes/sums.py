@@ -17,7 +17,7 @@ from dpspec.contract.rules import MADE_TWICE
 from dpspec_recording.folder.events import UNSEEN
 from dpspec_recording.folder.merging import Count, join_by
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome
+from dpspec_recording.outcomes.issue import Statement
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SumFacts:
 
 EDITED = Fault(
     name="edited-sum",
-    assumption="clipping",
+    condition="clipping",
     title="changes of the summed gradient outside of clipping",
     observed="measured",
     source=MADE_TWICE,
@@ -90,7 +90,7 @@ class Sums(Probe[SumFacts]):
         return SumFacts(compared=self._compared, edited=int(self._changed))
 
     @staticmethod
-    def judge(facts: SumFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: SumFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """No sum may change."""
         if facts is not None and facts.compared and run.audits is not None:
             yield EDITED.audited(run.audits, facts.edited, f"compared {facts.compared} times, ", _FOUND)

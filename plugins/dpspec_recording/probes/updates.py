@@ -19,13 +19,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dpspec.text import several
 from dpspec_recording.folder.merging import Count, Names, join_by, union, word
+from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.outcomes.outcome import Outcome, Remark
+from dpspec_recording.outcomes.issue import Issue, Statement, asked, doubted
 from dpspec_recording.probes.probe import Probe, Training
 
 if TYPE_CHECKING:
-    from dpspec_recording.probes.judged_run import JudgedRun
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
 
 _SUM = join_by(sum)
 
@@ -58,7 +60,7 @@ class UpdateFacts:
 
 UPDATES = Fault(
     name="other-updates",
-    assumption="update-rule",
+    condition="update-rule",
     title="updates that differ from the recomputed update",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/820",
@@ -69,7 +71,7 @@ UPDATES = Fault(
 
 WITH_RECORDS = Fault(
     name="updates-with-records",
-    assumption="update-rule",
+    condition="update-rule",
     title="updates that other records in the batch move, with the noisy gradients as executed",
     observed="measured",
     source="package dp-lora 0.1.0",
@@ -122,14 +124,14 @@ class Updates(Probe[UpdateFacts]):
         return UpdateFacts(**counts, optimizer=updates.kind, step_hooks=tuple(updates.hooks))
 
     @staticmethod
-    def judge(facts: UpdateFacts | None, run: JudgedRun) -> Iterator[Outcome]:
+    def judge(facts: UpdateFacts | None, run: JudgedRun) -> Iterator[Statement]:
         """Recomputed updates must be equal. Others leave the update rule open, or are stated by their class."""
         if facts is None or run.audits is None:
             return
         audits = run.audits
         if not facts.optimizer and facts.steps < audits.steps * max(1, run.header.world):
             text = "the recording does not show whether each update is the one that the optimizer computes"
-            yield Remark(condition="update-rule", text=text)
+            yield doubted("update-rule", text=text)
         if facts.recomputed:
             note, whole = f"at {facts.recomputed} of {facts.steps} steps", facts.recomputed == facts.steps
             limit = _OF_ARRAYS if run.has_arrays else _OF_TORCH
@@ -139,13 +141,26 @@ class Updates(Probe[UpdateFacts]):
                 f"{facts.failed} updates could not be recomputed: {_changes_in_step(facts)}, or an option or a part of "
                 "the state cannot be copied"
             )
-            yield Remark(condition="update-rule", text=text)
+            yield doubted("update-rule", text=text)
         if facts.replayed:
             note = f"at {facts.replayed} replayed updates of {facts.optimizer}"
             yield WITH_RECORDS.none_found(facts.moved, note, None, whole=False)
         if _CLASS.fullmatch(facts.optimizer):
             text = f"{facts.optimizer}, whose updates are not recomputed, steps with the noisy gradients only"
-            yield Remark(condition="update-rule", text=text, is_doubt=False)
+            yield stated("update-rule", text=text)
+
+    @staticmethod
+    def ask(facts: UpdateFacts | None, run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """An update that is not recomputed may read records."""
+        if facts is not None and facts.optimizer:
+            replayed = "no update was replayed"
+            if facts.replayed:
+                replayed = f"{several(facts.replayed, 'update')} stayed in replays with other records"
+            yield asked(
+                "update-rule",
+                f"the step of {facts.optimizer} reads the noisy gradients and its own state only: no batch, token, "
+                f"mask or loss, also not of earlier batches ({replayed})",
+            )
 
 
 def _changes_in_step(facts: UpdateFacts) -> str:

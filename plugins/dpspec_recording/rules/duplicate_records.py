@@ -8,15 +8,22 @@ Records that nearly equal another one, as copies with noise do, raise a question
 does a column whose values occur in equally many rows, as the ids of persons with several records do.
 """
 
+from __future__ import annotations
+
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
+from dpspec_recording.outcomes.issue import Issue, asked
 from dpspec_recording.rules.model_inputs import InputRule
+from dpspec_recording.rules.own_rule import OwnRule
 from dpspec_recording.watching.memory_rows import near_copies_within, tensors_of
+
+if TYPE_CHECKING:
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
 
 RULE = Rule(
     name="duplicate-records",
@@ -61,7 +68,7 @@ class CopyFacts:
     most_in_batch: Count = 0
 
 
-class DuplicateRecords(InputRule[CopyFacts]):
+class DuplicateRecords(InputRule[CopyFacts], OwnRule[CopyFacts]):
     kind, early = CopyFacts, True
 
     def __init__(self) -> None:
@@ -130,6 +137,41 @@ class DuplicateRecords(InputRule[CopyFacts]):
                 "them."
             )
         return ""
+
+    @staticmethod
+    def ask(noted: Sequence[CopyFacts | None], run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """The number of records of a person."""
+        records = f"{run.header.records:,} records" if run.header.records else "records"
+        facts = [fact for fact in noted if fact is not None]
+        if terms.group_size == 1:
+            no_copies = _no_copies(facts) if len(facts) == len(noted) else ""
+            text = f"one person has one of the {records}{no_copies}"
+        else:
+            text = f"one person has at most {terms.group_size} of the {records}"
+        yield asked("repeated-records", f"{text}{_ids(facts, terms.group_size)}")
+
+
+def _no_copies(noted: Sequence[CopyFacts]) -> str:
+    """The fact that no two records are equal, if the rule read the dataset and no part has any.
+
+    Half of the inspected records with a near copy are a sign of copies with noise.
+    """
+    if not noted or not all(facts.rows and facts.most == 1 for facts in noted):
+        return ""
+    inspected, nearly_equal = sum(facts.inspected for facts in noted), sum(facts.near_copies for facts in noted)
+    if 2 * nearly_equal >= inspected > 0:
+        text = f"{nearly_equal} of {inspected} inspected ones nearly equal another: copies with noise?"
+        return f" (no two are equal, but {text})"
+    return " (no two are equal)"
+
+
+def _ids(noted: Sequence[CopyFacts], group_size: int) -> str:
+    """A question about a column of the dataset that may hold the ids of persons with several records; empty without."""
+    for facts in noted:
+        if facts.rows_of_an_id > group_size:
+            values = f"a column has {facts.ids} values in {facts.rows_of_an_id} rows each"
+            return f"; {values}: are these ids of persons, or of other groups (--group-size {facts.rows_of_an_id})?"
+    return ""
 
 
 def _row_counts(tensors: tuple[Any, ...]) -> Any:

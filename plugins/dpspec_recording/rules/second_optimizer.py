@@ -13,14 +13,22 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
+from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep
 from dpspec.json_records import Count
-from dpspec.text import several
+from dpspec.text import joined, several
 from dpspec_recording.model_hook import suppressed
+from dpspec_recording.outcomes.issue import Issue, asked
+from dpspec_recording.probes.parameters import MOVED
+from dpspec_recording.probes.passes import OTHER_PARAMETERS
+from dpspec_recording.rules.own_rule import OwnRule
 from dpspec_recording.watching.memory_rows import attributes_with_rows, is_row_of, tensors_of
+
+if TYPE_CHECKING:
+    from dpspec_recording.probes.judged_run import JudgedRun, Terms
 
 #: The number of optimizers that the rule observes, and of forward passes whose inputs it compares with the records.
 _MOST_OPTIMIZERS, _MOST_PASSES = 20, 100
@@ -181,7 +189,7 @@ class ObservedOptimizer:
         return len(self._gaps) <= 1 and len(self._runs) <= 1
 
 
-class SecondOptimizer(TrainingRule[OtherOptimizers]):
+class SecondOptimizer(OwnRule[OtherOptimizers]):
     kind, early = OtherOptimizers, True
 
     def __init__(self) -> None:
@@ -288,6 +296,20 @@ class SecondOptimizer(TrainingRule[OtherOptimizers]):
             end = "?"
         text = "; ".join(texts[:3])
         return f"{text[:1].upper()}{text[1:]}{end}" if text else ""
+
+    @staticmethod
+    def ask(noted: Sequence[OtherOptimizers | None], run: JudgedRun, terms: Terms) -> Iterator[Issue]:
+        """Numbers that a replay repeats may come from records."""
+        observed = (optimizer for facts in noted if facts is not None for optimizer in facts.optimizers)
+        if stepped := dict.fromkeys(optimizer.name for optimizer in observed):
+            text = "no number that the script reads from tensors (item, tolist) enters the loss or options of"
+            yield asked("update", f"{text} {joined([*stepped])}")
+
+    @staticmethod
+    def explains(noted: Sequence[OtherOptimizers | None]) -> tuple[str, ...]:
+        """Tests of the parameters, which it moves between the steps; its caution is of the first part that has one."""
+        first = next((facts for facts in noted if facts is not None and facts.optimizers), None)
+        return (MOVED.name, OTHER_PARAMETERS.name) if first is not None and first.changes_model else ()
 
 
 class RecordInputs:

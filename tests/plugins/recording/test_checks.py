@@ -26,7 +26,8 @@ from dpspec_recording.judge import canaries
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.reported_checks import RATE, SCALE
 from dpspec_recording.outcomes.conditions import TESTED
-from dpspec_recording.outcomes.faults import Fault, RunTest
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.issue import Issue
 from dpspec_recording.probes.batches import FILLED, UNOBSERVED
 from dpspec_recording.probes.noise import INDEPENDENCE, SHAPE, SIZE, WITHOUT_NOISE
 from dpspec_recording.probes.noisy_gradients import MEDDLED
@@ -370,9 +371,9 @@ def test_a_divisor_that_depends_on_a_record_is_never_proved(tmp_path: Path) -> N
     assert "the divisor of gradients is from 30 to 60" in found.reason
 
 
-def rejected_test(name: str, assumption: str, advice: str = "", measured: float = 1.0) -> RunTest:
+def rejected_test(name: str, assumption: str, advice: str = "", measured: float = 1.0) -> Issue:
     check = Check(assumption=assumption, test=name, observed="measured", declared=0.0, measured=measured, p_value=0.0)
-    return RunTest(name=name, title=name, check=check, advice=advice)
+    return Issue(name=name, condition=assumption, level="deviates", text=name, test=check, fix=advice)
 
 
 @pytest.mark.parametrize("assumption", TESTED)
@@ -405,9 +406,9 @@ def test_general_advice_does_not_hide_the_cause() -> None:
         (rejected_test(RATE, "sampling", "another rate"), UNOBSERVED.none_found(1)),
     ],
 )
-def test_a_cause_explains_what_follows_from_it(test: RunTest, cause: RunTest) -> None:
-    assert advice_on([test], [test]) == (test.advice,)
-    assert advice_on([test, cause], [test, cause]) == (cause.advice,)
+def test_a_cause_explains_what_follows_from_it(test: Issue, cause: Issue) -> None:
+    assert advice_on([test], [test]) == (test.fix,)
+    assert advice_on([test, cause], [test, cause]) == (cause.fix,)
 
 
 MODULES = [
@@ -424,7 +425,7 @@ def test_each_fault_has_a_name_and_advice_of_its_own() -> None:
     assert len(FAULTS) > 50
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     assert [fault.name for fault in FAULTS if not re.fullmatch(r"[a-z-]+", fault.name)] == []
-    assert {fault.assumption for fault in FAULTS} <= {*TESTED}
+    assert {fault.condition for fault in FAULTS} <= {*TESTED}
     assert [fault.name for fault in FAULTS if not fault.advice.endswith(".")] == [canaries.CONTRADICTED.name]
 
 

@@ -181,7 +181,7 @@ def test_a_number_of_the_batch_that_the_loss_uses_is_asked(loss: Loss, tmp_path:
     assert replays is not None
     tried, replayed = replays.tried, replays.replayed
     assert (replayed, tried > 5) == (1, True)
-    confirmed = " ".join(confirmations(found.run, 1, (), None))
+    confirmed = " ".join(confirmations(found.run, 1, ()))
     assert f"only 1 of {tried:.0f} chosen steps was replayed to test this (" in confirmed
 
 

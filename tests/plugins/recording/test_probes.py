@@ -13,7 +13,7 @@ from support.facts_only import alarms, run_with
 
 from dpspec_recording.folder.events import OptionChange, Unread
 from dpspec_recording.folder.merging import Across
-from dpspec_recording.outcomes.outcome import Remark, undeclared
+from dpspec_recording.outcomes.issue import Issue, undeclared
 from dpspec_recording.probes.accountant import Accountant, AccountantFacts
 from dpspec_recording.probes.adaptive_count import AdaptiveCount, AdaptiveFacts
 from dpspec_recording.probes.batches import Batches, BatchFacts
@@ -265,9 +265,9 @@ def test_faulty_steps_are_the_alarm_of_their_fault(probe: type[Probe[Any]], chan
 
 def test_an_option_that_the_user_declares_public_is_no_doubt() -> None:
     run = run_with(HONEST, changes=[{"lr": OptionChange("", (0.2,))}, {"betas[0]": OptionChange("", (0.8,))}])
-    doubts = [outcome for outcome in Options.judge(None, run) if isinstance(outcome, Remark)]
+    doubts = [outcome for outcome in Options.judge(None, run) if isinstance(outcome, Issue)]
     assert [doubt.option for doubt in doubts] == ["learning_rate", "betas"]
-    assert [doubt.option for doubt in undeclared(doubts, ("learning_rate",)) if isinstance(doubt, Remark)] == ["betas"]
+    assert [doubt.option for doubt in undeclared(doubts, ("learning_rate",)) if isinstance(doubt, Issue)] == ["betas"]
 
 
 @pytest.mark.parametrize(("probe", "change", "alarm"), FAULTY)
