@@ -15,9 +15,9 @@ from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
 from dpspec_recording.judge.joined_checks import joined_parts, server_weights
 from dpspec_recording.judge.recorded_run import RecordedRun, follow
+from dpspec_recording.observers.constants.divisor import FITTED
 from dpspec_recording.outcomes.conditions import CONDITIONS, NOTHING_ELSE, TEXTS, stated
 from dpspec_recording.outcomes.issue import Statement, assumptions_of, doubts_about, undeclared
-from dpspec_recording.probes.divisor import FITTED
 
 #: Name of a class.
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
@@ -44,7 +44,7 @@ class RunAssumptions:
         """The assumptions of a bound in this adjacency for groups of this size."""
         repeated = _repeated_records(self._run.header.repeats, group_size)
         needed = (self._constants(adjacency), *self._of_all_bounds, *repeated)
-        return tuple(sorted(needed, key=lambda assumption: CONDITIONS[assumption.name].place))
+        return tuple(sorted(needed, key=lambda assumption: CONDITIONS[assumption.name].assumption_order))
 
     def _constants(self, adjacency: str) -> Assumption:
         run, public, maybe = self._run, self._public, self._maybe_computed

@@ -6,9 +6,9 @@ import numpy as np
 
 from dpspec.contract import Phase
 from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.observers.sampling.batches import OF_RATE
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.issue import Issue
-from dpspec_recording.probes.batches import OF_RATE
 
 
 def _declared(name: str, condition: str, quantity: str) -> Fault:

@@ -39,9 +39,9 @@ from dpspec_recording.judge.run_claim import HYPERPARAMETERS, require_known, req
 from dpspec_recording.judge.section import accountant_report, cautions, recorded_origin, setup, unrecognized
 from dpspec_recording.judge.section_groups import with_words
 from dpspec_recording.judge.sentences import confirmations, executed_sentence, run_facts
+from dpspec_recording.observers.sensitivity.replays import unreplayed
 from dpspec_recording.outcomes.conditions import ASSUMABLE, NOT_REPLAYED, TEXTS, stated
 from dpspec_recording.outcomes.issue import Issue, checks_of, with_tests
-from dpspec_recording.probes.replays import unreplayed
 
 #: The valid names of two options; others are names of rules.
 _NAMES = {"assume": ASSUMABLE, "public": HYPERPARAMETERS}

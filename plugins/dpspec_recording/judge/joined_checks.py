@@ -10,13 +10,13 @@ from dpspec.text import several
 from dpspec_recording.folder.part import SUMMED
 from dpspec_recording.folder.recording import Recording
 from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.observers.rules import Rules
+from dpspec_recording.observers.sampling.batches import OF_RATE
+from dpspec_recording.observers.update_rule import second_optimizer
+from dpspec_recording.observers.update_rule.second_optimizer import OtherOptimizers
 from dpspec_recording.outcomes.conditions import stated
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.issue import Issue
-from dpspec_recording.probes.batches import OF_RATE
-from dpspec_recording.probes.rules import Rules
-from dpspec_recording.rules import second_optimizer
-from dpspec_recording.rules.second_optimizer import OtherOptimizers
 from dpspec_recording.watching.noise_statistics import spread
 
 SHORTER = Fault(

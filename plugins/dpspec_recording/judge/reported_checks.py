@@ -9,9 +9,9 @@ from dpspec.decimals import nearest
 from dpspec.stats.conformance import batch_checks, run_checks, sampling, table
 from dpspec.stats.conformance.measurement import Abstention, Measurement
 from dpspec_recording.judge.recorded_run import RecordedRun, evidence
+from dpspec_recording.observers.noise.noise import SHAPE
+from dpspec_recording.observers.sampling.batches import OF_RATE
 from dpspec_recording.outcomes.issue import Issue
-from dpspec_recording.probes.batches import OF_RATE
-from dpspec_recording.probes.noise import SHAPE
 
 #: The names of the test of all noise, and of the test of the rate, which a violated exact test of the batches explains.
 SCALE, RATE = run_checks.reported_noise.name, batch_checks.rate.name

@@ -14,13 +14,13 @@ from dpspec_recording.judge.joined_checks import received_parts
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.run_claim import installed_rules
 from dpspec_recording.judge.section import reports_batches
+from dpspec_recording.observers.constants.options import values_in_words
+from dpspec_recording.observers.judged_run import Terms
+from dpspec_recording.observers.rules import Rules, explained_by
+from dpspec_recording.observers.sensitivity.replays import Replays
+from dpspec_recording.observers.update_rule import second_optimizer
+from dpspec_recording.observers.update_rule.second_optimizer import OtherOptimizers
 from dpspec_recording.outcomes.issue import Issue, asked, by_question
-from dpspec_recording.probes.judged_run import Terms
-from dpspec_recording.probes.options import values_in_words
-from dpspec_recording.probes.replays import Replays
-from dpspec_recording.probes.rules import Rules, explained_by
-from dpspec_recording.rules import second_optimizer
-from dpspec_recording.rules.second_optimizer import OtherOptimizers
 
 
 def confirmations(

@@ -1,22 +1,26 @@
 """An issue: something that is not right with a recorded training, or that a person must confirm."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from dpspec.contract import Assumption, Check
 from dpspec.contract.findings import AssumptionStatus
-from dpspec.stats.conformance.measurement import LimitOf
 from dpspec_recording.outcomes.conditions import CONDITIONS, channel_of, stated
 
+if TYPE_CHECKING:  # rules are listed without numpy
+    from dpspec.stats.conformance.measurement import LimitOf
+
 #: The consequence of an issue: the run deviates from its claim; its condition stays open, so that nothing is proved;
-#: the verdict stays, and the exit code is 1; or a person is asked.
+#: the verdict stays, and the exit code is 1; or a person confirms it.
 Level: TypeAlias = Literal["deviates", "open", "caution", "confirm"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Issue:
-    """Something that is not right, or that nobody but a person knows.
+    """Something that is not right, or that a person must confirm.
 
     An issue with a test is one if the test rejects. A test that finds nothing is listed as a check.
 
@@ -83,40 +87,40 @@ def checks_of(tests: Iterable[Issue]) -> tuple[Check, ...]:
 
 def undeclared(statements: Iterable[Statement], public: Collection[str]) -> Iterator[Statement]:
     """All statements without issues of options that the user declares public."""
-    return (each for each in statements if not (isinstance(each, Issue) and each.option in public))
+    return (statement for statement in statements if not (isinstance(statement, Issue) and statement.option in public))
 
 
 def doubts_about(condition: str, statements: Iterable[Statement]) -> list[str]:
     """The sentences that leave a condition open."""
-    issues = (each for each in statements if isinstance(each, Issue) and each.level == "open")
+    issues = (statement for statement in statements if isinstance(statement, Issue) and statement.level == "open")
     return [issue.text for issue in issues if issue.condition == condition]
 
 
 def assumptions_of(statements: Iterable[Statement], besides: Collection[str] = ()) -> Iterator[Assumption]:
     """The assumptions that the statements make, as a result contains them.
 
-    All statements on a condition without a text of its own are one assumption, doubts first.
+    All statements on a condition that has no text are one assumption, doubts first.
 
     Args:
         statements: Of a run.
         besides: Conditions whose issues are part of another assumption.
     """
     together: dict[str, list[Assumption]] = {}
-    for each in statements:
-        if isinstance(each, Issue):
-            if each.level != "open" or each.condition in besides:
+    for statement in statements:
+        if isinstance(statement, Issue):
+            if statement.level != "open" or statement.condition in besides:
                 continue
-            each = stated(each.condition, status="unchecked", text=each.text)
-        if CONDITIONS[each.name].text:
-            yield each
+            statement = stated(statement.condition, status="unchecked", text=statement.text)
+        if CONDITIONS[statement.name].text:
+            yield statement
         else:
-            together.setdefault(each.name, []).append(each)
+            together.setdefault(statement.name, []).append(statement)
     for condition, said in together.items():
-        said.sort(key=lambda each: each.status != "unchecked")
+        said.sort(key=lambda statement: statement.status != "unchecked")
         status: AssumptionStatus = said[0].status
-        yield stated(condition, status=status, text="; ".join(each.text for each in said))
+        yield stated(condition, status=status, text="; ".join(statement.text for statement in said))
 
 
 def by_question(issues: Iterable[Issue]) -> list[Issue]:
-    """Issues in the order in which a person is asked about their conditions."""
-    return sorted(issues, key=lambda issue: CONDITIONS[issue.condition].asked)
+    """Issues in the order in which a person confirms their conditions."""
+    return sorted(issues, key=lambda issue: CONDITIONS[issue.condition].question_order)

@@ -19,8 +19,8 @@ from dpspec_recording.judge.advice import advice_on, retraining_of
 from dpspec_recording.judge.bounds import ScheduleBounds
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.reported_checks import reported_checks
+from dpspec_recording.observers.judged_run import Array
 from dpspec_recording.outcomes.issue import with_tests
-from dpspec_recording.probes.judged_run import Array
 
 GENERAL = (
     "train with a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"

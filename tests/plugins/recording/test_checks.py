@@ -21,19 +21,19 @@ from torch.nn import functional
 
 from dpspec.contract import Check
 from dpspec.stats.conformance.run_checks import FURTHER_NORMS
-from dpspec_recording import judge, probes
+from dpspec_recording import judge, observers
 from dpspec_recording.judge import canaries
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.reported_checks import RATE, SCALE
+from dpspec_recording.observers.gradient_parameters.passes import OTHER_PARAMETERS
+from dpspec_recording.observers.noise.noise import INDEPENDENCE, SHAPE, SIZE, WITHOUT_NOISE
+from dpspec_recording.observers.sampling.batches import FILLED, UNOBSERVED
+from dpspec_recording.observers.sensitivity.replays import SUM_MOVED
+from dpspec_recording.observers.update_rule.noisy_gradients import MEDDLED
+from dpspec_recording.observers.update_rule.parameters import LOADED, RETURNED
 from dpspec_recording.outcomes.conditions import TESTED
 from dpspec_recording.outcomes.faults import Fault
 from dpspec_recording.outcomes.issue import Issue
-from dpspec_recording.probes.batches import FILLED, UNOBSERVED
-from dpspec_recording.probes.noise import INDEPENDENCE, SHAPE, SIZE, WITHOUT_NOISE
-from dpspec_recording.probes.noisy_gradients import MEDDLED
-from dpspec_recording.probes.parameters import LOADED, RETURNED
-from dpspec_recording.probes.passes import OTHER_PARAMETERS
-from dpspec_recording.probes.replays import SUM_MOVED
 
 Script = Callable[[Training], None]
 
@@ -413,8 +413,8 @@ def test_a_cause_explains_what_follows_from_it(test: Issue, cause: Issue) -> Non
 
 MODULES = [
     importlib.import_module(module.name)
-    for package in (judge, probes)
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    for package in (judge, observers)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 ]
 FOUND = {id(value): value for module in MODULES for value in vars(module).values() if isinstance(value, Fault)}
 FAULTS = [*FOUND.values()]
@@ -463,7 +463,8 @@ def compared_words(source: str) -> list[str]:
 def test_the_judge_compares_no_words() -> None:
     """A sentence can change without a verdict: code decides by names, fields and numbers."""
     plugin = Path(str(canaries.__file__)).parents[1]
-    modules = [module for name in ("judge", "outcomes", "probes") for module in sorted((plugin / name).glob("*.py"))]
+    rooms = [plugin / name for name in ("judge", "outcomes", "observers")]
+    modules = [module for room in rooms for module in sorted(room.rglob("*.py"))]
     assert len(modules) > 30
     assert {module.name: found for module in modules if (found := compared_words(module.read_text()))} == {}
 

@@ -17,9 +17,9 @@ from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.evidence import NoiseSums, RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, Measurement
 from dpspec_recording.judge.combined_checks import combined, corrected
+from dpspec_recording.observers.noise.noise import Noise
 from dpspec_recording.outcomes.conditions import TESTED
 from dpspec_recording.outcomes.issue import Issue, checks_of, with_tests
-from dpspec_recording.probes.noise import Noise
 from dpspec_recording.watching import noise_statistics
 
 

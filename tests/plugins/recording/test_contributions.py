@@ -9,10 +9,10 @@ import torch
 from support.facts_only import run_with
 
 from dpspec.contract import Assumption
+from dpspec_recording.observers.sensitivity.contributions import ContributionFacts, Contributions
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
 from dpspec_recording.outcomes.issue import Statement, with_tests
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.probes.contributions import ContributionFacts, Contributions
 
 
 def doubts(outcomes: Iterable[Statement]) -> list[str]:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.contract.findings import Check
 from dpspec_recording.judge.sentences import confirmations
-from dpspec_recording.probes.replays import OTHERS_MOVED, SUM_MOVED, Replays
+from dpspec_recording.observers.sensitivity.replays import OTHERS_MOVED, SUM_MOVED, Replays
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches
 from dpspec_recording.step_replay.measure import _change_in_any_order
 from dpspec_recording.step_replay.trace import StepTrace

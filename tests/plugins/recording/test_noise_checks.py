@@ -15,9 +15,9 @@ from support.facts_only import run_with
 from torch import nn
 
 import dpspec
+from dpspec_recording.observers.noise.noise import ALONG, INDEPENDENCE, PAIRS, Noise
 from dpspec_recording.outcomes.issue import checks_of, with_tests
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.probes.noise import ALONG, INDEPENDENCE, PAIRS, Noise
 from dpspec_recording.sums.loop_gradients import LoopGradients
 from dpspec_recording.watching.noise_statistics import (
     INTERVALS,

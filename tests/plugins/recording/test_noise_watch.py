@@ -22,9 +22,9 @@ from torch import Tensor, nn
 import dpspec
 from dpspec.contract import Check
 from dpspec_recording.folder.events import encode
+from dpspec_recording.observers.noise.noise import ALONG, EXTREME, INDEPENDENCE, SIZE, Noise, why_squares_vary
 from dpspec_recording.outcomes.issue import checks_of as checks_of_tests
 from dpspec_recording.outcomes.issue import with_tests
-from dpspec_recording.probes.noise import ALONG, EXTREME, INDEPENDENCE, SIZE, Noise, why_squares_vary
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.noise_statistics import NoiseFacts, NoiseStatistics
 from dpspec_recording.watching.noise_watch import NoiseWatch
