@@ -9,10 +9,10 @@ from importlib import import_module
 from pathlib import Path
 
 import dpspec_recording.judge
-import dpspec_recording.probes
+import dpspec_recording.observers
 from dpspec.contract.rules import Rule
+from dpspec_recording.observers.own_rules import RULES
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.rules.builtin import RULES
 from generator.markdown import cell, first_sentence, table
 
 _TEXT = Path(__file__).with_name("mistakes.md.tmpl")
@@ -33,8 +33,8 @@ def page() -> str:
 def faults() -> Iterator[Fault]:
     """The faults of all probes and judges, each once."""
     listed: set[str] = set()
-    for package in (dpspec_recording.probes, dpspec_recording.judge):
-        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+    for package in (dpspec_recording.observers, dpspec_recording.judge):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(import_module(module.name)).values():
                 if isinstance(value, Fault) and value.name not in listed:
                     listed.add(value.name)
@@ -46,7 +46,7 @@ def _of_rule(rule: Rule) -> tuple[str, ...]:
 
 
 def _of_fault(fault: Fault) -> tuple[str, ...]:
-    return _sentence(fault.title), f"DEVIATES: `{fault.assumption}`", cell(first_sentence(fault.advice)), _link(fault)
+    return _sentence(fault.title), f"DEVIATES: `{fault.condition}`", cell(first_sentence(fault.advice)), _link(fault)
 
 
 def _sentence(text: str) -> str:

@@ -1,6 +1,6 @@
 """The page of rules."""
 
-from dpspec_recording.rules.builtin import RULES
+from dpspec_recording.observers.own_rules import RULES
 from generator.markdown import tidy
 
 HEAD = """# Rules

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import dpspec.contract as dps
 from dpspec.contract.rules import Rule
 from dpspec_recording import offered
-from dpspec_recording.rules.builtin import RULES
+from dpspec_recording.observers.own_rules import RULES
 
 DPSPEC_API = 1
 

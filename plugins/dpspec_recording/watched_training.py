@@ -24,10 +24,10 @@ from dpspec_recording.folder.recording import earlier_part, next_part, part_of
 from dpspec_recording.folder.weights import TensorDigest
 from dpspec_recording.folder.writer import RunWriter
 from dpspec_recording.notices import notice
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.observer import Events, Training
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.probe import Events, Training
 from dpspec_recording.ranks.group import Group, meet
 from dpspec_recording.ranks.rank_watch import RankWatch
 from dpspec_recording.received_weights import LoadedTensors, ReceivedWeights
@@ -53,7 +53,7 @@ _SECONDS = 2.0
 
 
 class WatchedTraining:
-    """A session: its adapter turns the training into events, its probes observe them, and its writer keeps them.
+    """A session: its adapter turns the training into events, its observers observe them, and its writer keeps them.
 
     Attributes:
         adapter: Of this kind of training.
@@ -130,8 +130,8 @@ class WatchedTraining:
             if training_parts.shards:  # the directions of all ranks, so that their noise can be added
                 seed = int.from_bytes(group.digest(b"noise"), "little")
                 sketch = NoiseSketch([whole for _, whole in training_parts.shards], seed=seed)
-        self._probes = [probe() for probe in PROBES if probe.is_shown(header)]
-        self._events = Events(self._probes)
+        self._observers = [observer() for observer in OBSERVERS if observer.is_shown(header)]
+        self._events = Events(self._observers)
         self._training = training = Training(
             script_parts=training_parts,
             optimizer=training_parts.inner_optimizer,
@@ -155,8 +155,8 @@ class WatchedTraining:
             part=part,
         )
         self.adapter.attach(training, self._events)
-        for probe in self._probes:
-            probe.start(training)
+        for observer in self._observers:
+            observer.start(training)
         self._saved = None if group is None else group.saved
         self._states = StateWatch(training_parts, trained, training.frozen_digest, secret)
         self._start(part)
@@ -253,8 +253,8 @@ class WatchedTraining:
             return f"the model's tensors could not be read: {type(error).__name__}"
 
     def _facts(self) -> Facts:
-        observed: dict[str, Any] = {stated.name: None for stated in noted_facts(PROBES)}
-        observed |= {probe.name: probe.facts() for probe in self._probes if probe.name in observed}
+        observed: dict[str, Any] = {stated.name: None for stated in noted_facts(OBSERVERS)}
+        observed |= {observer.name: observer.facts() for observer in self._observers if observer.name in observed}
         return Facts(audits=self.audits.facts, seconds=time.monotonic() - self._started, observed=observed)
 
     def epsilon(self, delta: float) -> float:
@@ -276,7 +276,7 @@ class WatchedTraining:
     def cautions(self, delta: float) -> tuple[str, ...]:
         """The names of the rules that fire on the facts of the steps until now."""
         steps = int(self.spent.last["steps"])
-        return tuple(name for probe in self._probes for name in probe.cautions(steps, delta))
+        return tuple(name for observer in self._observers for name in observer.cautions(steps, delta))
 
     def is_final(self, model: nn.Module) -> bool:
         scored_parameters = _named(model)

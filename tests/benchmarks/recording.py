@@ -32,8 +32,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpspec
 from dpspec_recording.adapters.opacus import OpacusTraining
 from dpspec_recording.model_hook import ModelHook
-from dpspec_recording.probes.rules import Rules
-from dpspec_recording.rules.second_optimizer import RecordInputs
+from dpspec_recording.observers.rules import Rules
+from dpspec_recording.observers.update_rule.second_optimizer import RecordInputs
 from dpspec_recording.step_replay.loaded_batch import _NotedCollate
 from dpspec_recording.step_replay.watch import ReplayedSteps
 from dpspec_recording.sums.stepped_gradients import SteppedGradients

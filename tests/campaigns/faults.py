@@ -230,10 +230,10 @@ class Recording:
         from dpspec.errors import DpspecError
         from dpspec_recording.folder.events import PublicStep
         from dpspec_recording.folder.reader import RunFolder
-        from dpspec_recording.probes.builtin import PROBES
+        from dpspec_recording.observers.all import OBSERVERS
 
         try:
-            folder = RunFolder.open(place / name, PROBES)
+            folder = RunFolder.open(place / name, OBSERVERS)
             records = [step for step in folder.steps() if isinstance(step, PublicStep)]
             import msgspec
 

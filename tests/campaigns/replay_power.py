@@ -22,7 +22,7 @@ from support.public_mistakes.parts import SECRET, OpacusTraining, OwnLoop, norms
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from dpspec_recording.probes.replays import Replays
+from dpspec_recording.observers.sensitivity.replays import Replays
 
 STEPS = 100
 

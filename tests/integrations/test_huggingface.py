@@ -26,7 +26,7 @@ from dpspec.errors import UsageError
 from dpspec.integrations.huggingface import DPSpecCallback
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.reader import RunFolder
-from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.observers.all import OBSERVERS
 
 pytestmark = pytest.mark.ci
 
@@ -208,7 +208,7 @@ def test_faults_do_not_pass(stack: str, fault: str, tmp_path: Path) -> None:
 
 
 def error_of(folder: Path) -> str:
-    (end,) = [step for step in RunFolder.open(folder, PROBES).steps() if isinstance(step, Facts)]
+    (end,) = [step for step in RunFolder.open(folder, OBSERVERS).steps() if isinstance(step, Facts)]
     return end.error
 
 

@@ -25,7 +25,7 @@ from dpspec_recording.judge.canaries import CanaryBound, canary_bound
 from dpspec_recording.judge.executed_run import RecordedRuns, observe
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.run_claim import RunClaim as Question
-from dpspec_recording.outcomes.faults import checks_of
+from dpspec_recording.outcomes.issue import checks_of
 
 __all__ = ["CheckedRun", "Question", "audit_by_spec", "check_run", "checked", "run_page"]
 

@@ -17,11 +17,11 @@ from dpspec_recording.folder.part import Part
 from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.recording import Recording
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.outcomes.outcome import Outcome, Remark
-from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.judged_run import InternalSums
-from dpspec_recording.probes.option_history import OptionHistory
-from dpspec_recording.probes.probe import Probe
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.constants.option_history import OptionHistory
+from dpspec_recording.observers.judged_run import InternalSums
+from dpspec_recording.observers.observer import Observer
+from dpspec_recording.outcomes.issue import Issue, Statement
 
 #: The origin of options at the first step.
 START = "start"
@@ -32,7 +32,7 @@ STEP |= {"deviation": 1.0, "divisor": 10.0, "measured_divisor": 10.0, "rate": 0.
 
 
 def run_with(
-    facts: Mapping[type[Probe[Any]], Any],
+    facts: Mapping[type[Observer[Any]], Any],
     *,
     steps: int = 100,
     audited: int | None = None,
@@ -56,7 +56,7 @@ def run_with(
         most_often=None,
     )
     run = RecordedRun(
-        folder=Recording((Part(Path("run"), (RunFolder(Path("run"), made, "", PROBES),), made),), made),
+        folder=Recording((Part(Path("run"), (RunFolder(Path("run"), made, "", OBSERVERS),), made),), made),
         columns=values,
         layers=np.zeros(0),
         quietest=np.zeros(0),
@@ -76,23 +76,23 @@ def history_of(*changes: Mapping[str, OptionChange]) -> OptionHistory:
     return history
 
 
-def end_with(facts: Mapping[type[Probe[Any]], Any], audits: AuditFacts) -> Facts:
+def end_with(facts: Mapping[type[Observer[Any]], Any], audits: AuditFacts) -> Facts:
     """Return the facts of an end record."""
     unseen: dict[str, Any] = {each.name: None for each in fields(Facts) if each.default is MISSING}
     unseen |= {"audits": audits, "seconds": 1.0}
     return Facts(**{**unseen, "observed": {probe.name: fact for probe, fact in facts.items()}})
 
 
-def said(outcome: Outcome) -> tuple[str, bool]:
+def said(outcome: Statement) -> tuple[str, bool]:
     """Return the name of the fault or the condition, and whether the outcome is an alarm."""
-    if isinstance(outcome, Remark):
-        return outcome.condition, outcome.is_doubt
-    if hasattr(outcome, "check"):
-        return outcome.name, outcome.check.p_value < 1e-6
+    if isinstance(outcome, Issue):
+        if outcome.test is None:
+            return outcome.condition, outcome.level == "open"
+        return outcome.name, outcome.test.p_value < 1e-6
     return outcome.name, outcome.status in ("unchecked", "false")
 
 
-def alarms(probe: type[Probe[Any]], fact: Any, run: RecordedRun | None = None, **made: Any) -> set[str]:
+def alarms(probe: type[Observer[Any]], fact: Any, run: RecordedRun | None = None, **made: Any) -> set[str]:
     """Return the faults and open conditions that a judge finds in a fact."""
     run = run_with({probe: fact}, **made) if run is None else run
     return {name for name, is_alarm in map(said, probe.judge(run.fact(probe), run)) if is_alarm}

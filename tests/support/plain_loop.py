@@ -15,7 +15,7 @@ from dpspec_recording.folder.events import encode
 from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.writer import RunWriter
-from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.observers.all import OBSERVERS
 from support.jobs import kill
 
 RECORDS, RATE, SIZE = 500, 0.1, 50
@@ -96,7 +96,7 @@ def rebuilt(
     canaries: int = 400,
 ) -> Path:
     """Write a folder with changed content. change: of header and steps. end: other facts of probes."""
-    read = RunFolder.open(folder, PROBES)
+    read = RunFolder.open(folder, OBSERVERS)
     content = read.header, [one for one in read.steps() if hasattr(one, "drawn")], list(read.internal())
     header, public, internal = content if change is None else change(*content)
     facts = next(one.written() for one in read.steps() if isinstance(one, Facts))

@@ -1,1 +1,1 @@
-"""Adapters turn a kind of training into events of probes: ``opacus`` observes it, ``custom_loop`` gets its reports."""
+"""Adapters turn a kind of training into events: ``opacus`` observes it, ``custom_loop`` gets its reports."""

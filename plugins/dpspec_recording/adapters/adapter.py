@@ -9,11 +9,11 @@ from dpspec.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from dpspec_recording.probes.probe import Events, Training
+    from dpspec_recording.observers.observer import Events, Training
 
 
 class Adapter:
-    """Turns a kind of training into the events of :mod:`dpspec_recording.probes.probe`, and ends its steps.
+    """Turns a kind of training into the events of :mod:`dpspec_recording.observers.observer`, and ends its steps.
 
     The methods from :meth:`sampled` to :meth:`declare` get the reports of a training that reports its steps; they raise
     ``UsageError`` for other trainings.

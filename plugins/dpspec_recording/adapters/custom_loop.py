@@ -18,9 +18,9 @@ from dpspec.errors import UsageError
 from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.folder.events import UNSEEN, Header
 from dpspec_recording.model_hook import ModelHook
+from dpspec_recording.observers.observer import Events, Training
 from dpspec_recording.parts import Parts, checked_declaration
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.probes.probe import Events, Training
 from dpspec_recording.step_replay.calls import Pauses
 from dpspec_recording.step_replay.custom_loop import ReplayedLoop
 from dpspec_recording.watching.arrays import ReportedUpdates, tensor_of, tensors_of

@@ -1,4 +1,4 @@
-"""A training with Opacus' optimizer: its clipped sums, its noise and its updates, as events of probes.
+"""A training with Opacus' optimizer: its clipped sums, its noise and its updates, as events of observers.
 
 The recorder wraps some of its methods on the instance, and adds hooks to the inner optimizer of torch. An update
 without a preceding call of ``add_noise`` counts as noise-free.
@@ -22,10 +22,10 @@ from dpspec.errors import UnobservableError
 from dpspec_recording.adapters.adapter import Adapter
 from dpspec_recording.folder.events import UNSEEN
 from dpspec_recording.notices import notice
+from dpspec_recording.observers.observer import Events, Training
 from dpspec_recording.parts import Parts
 from dpspec_recording.pending_step import PendingStep
 from dpspec_recording.planting.planted import GradientCanaries
-from dpspec_recording.probes.probe import Events, Training
 from dpspec_recording.shards import local
 from dpspec_recording.step_replay.held_records import DrawnRecords
 from dpspec_recording.step_replay.origins import MOST_RECORDS

@@ -15,7 +15,7 @@ How the format may change. ``FORMAT`` rises with each change, and every later ve
 formats from 21 on (``tests/plugins/recording/format-21``):
 
 1. A field, a type of event or a fact may be added. A new field has a default, which says that it was not observed; the
-   fact of a new probe may be None, and its judge says what remains open without it.
+   fact of a new observer may be None, and its judge says what remains open without it.
 2. No field changes its name, type, unit or meaning. A field without a reader is still written.
 3. A range may become wider, never narrower.
 """
@@ -377,7 +377,7 @@ class NotedFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     audits: AuditFacts
     seconds: Number
     observed: dict[str, Raw]
-    """By the name of a probe its fact, whose form is the probe's dataclass; None if the training does not show it."""
+    """By the name of an observer its fact, whose form is its dataclass; None if the training does not show it."""
     error: Text = ""
     """The class of the exception that ended the training."""
 

@@ -45,7 +45,7 @@ class StatedFact(Generic[F]):
         return joined(rows, across)
 
 
-#: The facts that a folder states; its readers get them from above, because each probe owns one.
+#: The facts that a folder states; its readers get them from above, because each observer owns one.
 StatedFacts: TypeAlias = Sequence[type[StatedFact[Any]]]
 
 

@@ -25,8 +25,8 @@ from dpspec.errors import UsageError
 from dpspec.reporters.terminal import render_brief
 from dpspec.results.checked_run import CheckedRun
 from dpspec_recording.folder.free_number import numbered
+from dpspec_recording.observers.rules import SECOND_OPTIMIZER
 from dpspec_recording.parts import Parts
-from dpspec_recording.probes.rules import SECOND_OPTIMIZER
 from dpspec_recording.recorder import Recorder
 
 

@@ -26,7 +26,7 @@ from dpspec.engine.declared_history import read_history
 from dpspec.errors import UsageError
 from dpspec_recording.folder.events import PublicStep
 from dpspec_recording.folder.recording import open_run
-from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.observers.all import OBSERVERS
 from dpspec_recording.recorder import Recorder
 
 
@@ -152,7 +152,7 @@ def differences(folder: str | PathLike[str], event: Any) -> list[str]:
         key = f"{release['kind']} noise {release.get('sigma', 0):.6g}, rate {release.get('rate', 1.0):.6g}{cap}"
         planned[key] += int(str(release["times"]))
     executed: Counter[str] = Counter()
-    for step in open_run(Path(folder), PROBES).steps():
+    for step in open_run(Path(folder), OBSERVERS).steps():
         if isinstance(step, PublicStep):
             executed[f"gaussian noise {step.noise_multiplier:.6g}, rate {step.rate:.6g}"] += 1
     return [

@@ -11,9 +11,8 @@ from dpspec.decimals import exact, nearest
 from dpspec.engine.schedule_privacy import Schedule, noise_for
 from dpspec_recording.judge.bounds import ScheduleBounds
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.judge.reported_checks import RATE
 from dpspec_recording.outcomes.conditions import CONDITIONS
-from dpspec_recording.outcomes.faults import RunTest
+from dpspec_recording.outcomes.issue import Issue
 
 #: Changes that lower the epsilon of a training with adaptive clip norms, and of others.
 _RETRAINING_ADAPTIVE = "a larger unclipped_num_std or noise multiplier, a smaller rate or fewer steps, or flat clipping"
@@ -59,19 +58,14 @@ def _at_noise(run: RecordedRun, rate: float | None, noise: float) -> Schedule:
     return Schedule(steps=run.steps, rate=rate, noise=noise * run.counted_share)
 
 
-def advice_on(tests: Sequence[RunTest], rejected: Sequence[RunTest]) -> tuple[str, ...]:
+def advice_on(tests: Sequence[Issue], rejected: Sequence[Issue]) -> tuple[str, ...]:
     """The advice on some of the ``rejected`` tests of a run, each sentence once.
 
     A run with a rejected test has at least one advice: of a test, else of the conditions of all.
     """
     explained = {name for bad in rejected for name in bad.explains}
-    exact = {bad.assumption for bad in rejected if bad.is_exact}
-    specific = {
-        id(test): "" if test.name in explained or (test.name == RATE and test.assumption in exact) else test.advice
-        for test in rejected
-    }
-    if any(specific.values()):
-        sentences = [specific[id(test)] for test in tests]
+    if any(bad.fix and bad.name not in explained for bad in rejected):
+        sentences = ["" if test.name in explained else test.fix for test in tests]
     else:
-        sentences = [CONDITIONS[test.assumption].advice for test in tests]
+        sentences = [CONDITIONS[test.condition].advice for test in tests]
     return tuple(dict.fromkeys(filter(None, sentences)))

@@ -15,37 +15,19 @@ from dpspec_recording.folder.weights import ReleasedModel
 from dpspec_recording.judge.bounds import ADD_REMOVE
 from dpspec_recording.judge.joined_checks import joined_parts, server_weights
 from dpspec_recording.judge.recorded_run import RecordedRun, follow
-from dpspec_recording.outcomes.conditions import NOT_REPLAYED, NOTHING_ELSE, PER_RECORD_CLIPPING, TEXTS, stated
-from dpspec_recording.outcomes.outcome import Outcome, assumptions_of, doubts_about, undeclared
-from dpspec_recording.probes.divisor import FITTED
-from dpspec_recording.probes.replays import loss_reduction
+from dpspec_recording.observers.constants.divisor import FITTED
+from dpspec_recording.outcomes.conditions import CONDITIONS, NOTHING_ELSE, TEXTS, stated
+from dpspec_recording.outcomes.issue import Statement, assumptions_of, doubts_about, undeclared
 
 #: Name of a class.
 _CLASS = re.compile(r"[A-Za-z_][\w.<>]{0,99}", re.ASCII)
-
-
-#: The place of each condition in a list of assumptions: the first doubt about a channel is its reason.
-_PLACES = {
-    name: position
-    for position, name in enumerate(
-        (
-            *("data-independent-hyperparameters", "sampling", "unused-batches", PER_RECORD_CLIPPING, "public-rows"),
-            *("precision", "noise-law", "exact-arithmetic", "secret-randomness", HONEST_SCRIPT, "loop-reports"),
-            *("joined-ranks", "noise", "joined-parts", "server-weights", "update-rule", "gradient-map", "public-data"),
-            *("model-state", "released-model", "model-choice", "one-record", "unmixed-batches", NOT_REPLAYED),
-            *("repeated-records", "loss-reduction", "gradient-parameters"),
-            *("ended-by-error", "order"),
-        )
-    )
-}
 
 
 class RunAssumptions:
     """The assumptions of the bounds on a run. Two depend on the bound's adjacency or group size, the others on neither.
 
     computed: why a constant is computed from the records, or empty. undeclared: the constants that a script may have
-    computed from the number of records and the user does not declare public, or empty. reduction: the assumption
-    ``loss-reduction``, if the run needs it.
+    computed from the number of records and the user does not declare public, or empty.
     """
 
     def __init__(self, run: RecordedRun, public: Collection[str], released: ReleasedModel | None = None) -> None:
@@ -53,23 +35,22 @@ class RunAssumptions:
         self._run, self._public = run, public
         self.computed = _computed_from_records(run)
         self._maybe_computed, self.undeclared = _maybe_computed(run), _maybe_computed(run, public)
-        self.reduction = loss_reduction(run)
-        self._outcomes = tuple(undeclared(run.all_outcomes, public))
-        outcomes = [*_of_run(run, released), *_records(run), *self._outcomes]
+        self._statements = tuple(undeclared(run.all_statements, public))
+        statements = [*_of_run(run, released), *_records(run), *self._statements]
         besides = ("released-model", "data-independent-hyperparameters")
-        self._of_all_bounds = tuple(assumptions_of(outcomes, besides=besides))
+        self._of_all_bounds = tuple(assumptions_of(statements, besides=besides))
 
     def of(self, adjacency: str, group_size: int) -> tuple[Assumption, ...]:
         """The assumptions of a bound in this adjacency for groups of this size."""
         repeated = _repeated_records(self._run.header.repeats, group_size)
         needed = (self._constants(adjacency), *self._of_all_bounds, *repeated)
-        return tuple(sorted(needed, key=lambda assumption: _PLACES[assumption.name]))
+        return tuple(sorted(needed, key=lambda assumption: CONDITIONS[assumption.name].assumption_order))
 
     def _constants(self, adjacency: str) -> Assumption:
         run, public, maybe = self._run, self._public, self._maybe_computed
         text = TEXTS["data-independent-hyperparameters"]
         status: AssumptionStatus = "declared"
-        doubts = doubts_about("data-independent-hyperparameters", self._outcomes)
+        doubts = doubts_about("data-independent-hyperparameters", self._statements)
         if self.computed:
             status, text = "false", f"{text}, but {self.computed}"
         elif doubts:
@@ -88,7 +69,7 @@ class RunAssumptions:
         return stated("data-independent-hyperparameters", status=status, text=text)
 
 
-def _of_run(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Outcome]:
+def _of_run(run: RecordedRun, released: ReleasedModel | None) -> Iterator[Statement]:
     yield stated("exact-arithmetic")
     yield stated("secret-randomness")
     yield stated(HONEST_SCRIPT)
@@ -170,7 +151,7 @@ def _released_model(run: RecordedRun, released: ReleasedModel | None) -> Iterato
         doubt = f", but its accountant had counted {before} steps when it began"
     if run.end is None:
         doubt += f", but {run.missing_end}; what came after it is not known"
-    doubt += "".join(f", but {text}" for text in doubts_about("released-model", run.all_outcomes))
+    doubt += "".join(f", but {text}" for text in doubts_about("released-model", run.all_statements))
     script = None if run.end is None else run.folder.script
     if script is not None and script.returned:
         doubt += (

@@ -18,8 +18,8 @@ from dpspec.contract import Series
 from dpspec.contract.executed import ExecutedPhase
 from dpspec.kit.findings import PROFILE_DELTAS, profile
 from dpspec_recording.judge.recorded_run import LARGEST_MULTIPLIER, RecordedRun
-from dpspec_recording.probes.adaptive_count import AdaptiveCount
-from dpspec_recording.probes.loop_arguments import omitted_arguments
+from dpspec_recording.observers.loop_arguments import omitted_arguments
+from dpspec_recording.observers.noise.adaptive_count import AdaptiveCount
 
 ZERO_OUT, ADD_REMOVE = "zero-out", "add-remove"
 

@@ -25,11 +25,12 @@ from dpspec_recording.folder.writer import CANARIES, PUBLIC
 from dpspec_recording.judge.bounds import ZERO_OUT, ScheduleBounds
 from dpspec_recording.judge.recorded_run import Array, RecordedRun
 from dpspec_recording.outcomes.conditions import stated
-from dpspec_recording.outcomes.faults import Fault, RunTest
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.issue import Issue
 
 CONTRADICTED = Fault(
     name="contradicted-schedule",
-    assumption="nothing-unseen",
+    condition="nothing-unseen",
     title="lower bound by canaries, above the bound of the recorded schedule",
     observed="measured",
     source="https://arxiv.org/abs/2602.17454",
@@ -38,7 +39,7 @@ CONTRADICTED = Fault(
 
 UNSCORED = Fault(
     name="unscored-canaries",
-    assumption="canaries",
+    condition="canaries",
     title="inserted canaries without a score",
     observed="reported",
     source="https://github.com/kiddyboots216/privacy-auditing-of-llms/blob/main/audit_mia.py",
@@ -58,7 +59,7 @@ _CONTRADICTED = 1e-6
 _DELTAS = (1e-6, 1e-8, 1e-10, 1e-12)
 
 
-def unscored(run: RecordedRun) -> Iterator[RunTest]:
+def unscored(run: RecordedRun) -> Iterator[Issue]:
     """The test that all inserted canaries have a score; none without canaries, or without an end."""
     if run.header.canaries and run.end is not None:
         scored = run.scored is not None and run.folder.has_canaries
@@ -231,7 +232,7 @@ def doubts(bound: CanaryBound | None) -> Iterator[Assumption]:
         yield stated("canaries", status="unchecked", text=text)
 
 
-def contradiction(bound: CanaryBound | None) -> Iterator[RunTest]:
+def contradiction(bound: CanaryBound | None) -> Iterator[Issue]:
     """The test that rejects if canaries contradict the schedule. One that does not reject would support nothing."""
     if bound is not None and bound.contradicts and bound.upper is not None:
         note = f"at delta = {bound.delta:g}, p = {upper(bound.p_value)}"

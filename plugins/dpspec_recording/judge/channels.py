@@ -15,7 +15,7 @@ from dpspec.results.conformance_status import rejected
 from dpspec.results.honest_script import HONEST_SCRIPT
 from dpspec.text import joined
 from dpspec_recording.outcomes.conditions import CONDITIONS, channel_of, stated
-from dpspec_recording.outcomes.faults import RunTest
+from dpspec_recording.outcomes.issue import Issue
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ CHECKS = {
 
 
 def complete(
-    tests: Sequence[RunTest], assumptions: Sequence[Assumption], assumed: Collection[str] = ()
+    tests: Sequence[Issue], assumptions: Sequence[Assumption], assumed: Collection[str] = ()
 ) -> tuple[Assumption, ...]:
     """All assumptions of a recorded run: the given ones, and one for each channel without tests and assumptions.
 
@@ -109,7 +109,7 @@ def complete(
     return tuple(completed)
 
 
-def channels(checks: Sequence[RunTest], assumptions: Sequence[Assumption]) -> tuple[Channel, ...]:
+def channels(checks: Sequence[Issue], assumptions: Sequence[Assumption]) -> tuple[Channel, ...]:
     """The channels of a run. checks: one for each condition, combined from its tests."""
     run_channels = []
     for name in CHANNELS:
@@ -124,7 +124,7 @@ def assumes(run_channels: Sequence[Channel]) -> tuple[str, ...]:
     return _once([*(name for channel in run_channels for name in channel.assumes), HONEST_SCRIPT])
 
 
-def _channel(name: str, checks: Sequence[RunTest], assumptions: Sequence[Assumption], family: int) -> Channel:
+def _channel(name: str, checks: Sequence[Issue], assumptions: Sequence[Assumption], family: int) -> Channel:
     text = KINDS[name].text
     bad = [test for test in checks if rejected(test.check, family)]
     false = [assumption for assumption in assumptions if assumption.status == "false"]
@@ -135,8 +135,8 @@ def _channel(name: str, checks: Sequence[RunTest], assumptions: Sequence[Assumpt
         if assumption.status == "declared" and not (checks and CONDITIONS[assumption.name].is_supported)
     ]
     if bad or false:
-        sources = (*(test.assumption for test in bad), *(assumption.name for assumption in false))
-        notes = [test.title + (f" ({test.check.note})" if test.check.note else "") for test in bad]
+        sources = (*(test.condition for test in bad), *(assumption.name for assumption in false))
+        notes = [test.text + (f" ({test.check.note})" if test.check.note else "") for test in bad]
         reasons = [*notes, *(assumption.text for assumption in false)]
         return _doubtful(name, "violated", reasons[0], _once(sources))
     if doubted or not (checks or assumptions):
@@ -153,7 +153,7 @@ def _channel(name: str, checks: Sequence[RunTest], assumptions: Sequence[Assumpt
         text += f": assumes {', '.join(assumed)}"
     else:
         status = "verified" if all(check.is_exact for check in checks) else "tested"
-        sources = _once(check.assumption for check in checks) + _once(assumption.name for assumption in assumptions)
+        sources = _once(check.condition for check in checks) + _once(assumption.name for assumption in assumptions)
         assumed = ()
     return Channel(name=name, status=status, text=text, detectable=sharpest, sources=_once(sources), assumes=assumed)
 

@@ -16,8 +16,8 @@ from dpspec.language.load import from_command
 from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.recording import open_run
 from dpspec_recording.judge.run_claim import RunClaim
+from dpspec_recording.observers.all import OBSERVERS
 from dpspec_recording.offered import KIND
-from dpspec_recording.probes.builtin import PROBES
 
 if TYPE_CHECKING:
     from dpspec.contract.results import Result
@@ -32,7 +32,7 @@ def usual_delta(run: Path, adjacency: str) -> float:
 
     The latter only if this number is public.
     """
-    records = None if adjacency != "zero-out" else open_run(the_recording(run), PROBES).header.records
+    records = None if adjacency != "zero-out" else open_run(the_recording(run), OBSERVERS).header.records
     exponent = _EXPONENT
     while records is not None and records >= 10**exponent:
         exponent += 1
@@ -41,7 +41,7 @@ def usual_delta(run: Path, adjacency: str) -> float:
 
 def document_of(run: Path, claim: RunClaim, model: str = "") -> dict[str, Json]:
     """The spec of a claim about a recorded run. model: the name of the model to be released."""
-    header = open_run(the_recording(run), PROBES).header
+    header = open_run(the_recording(run), OBSERVERS).header
     names: dict[str, Json] = {key: list(getattr(claim, key)) for key in ("assume", "public", "select", "ignore")}
     names["accept"] = dict.fromkeys(claim.accept, "accepted on the command line")
     return {

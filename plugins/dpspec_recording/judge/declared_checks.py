@@ -6,17 +6,20 @@ import numpy as np
 
 from dpspec.contract import Phase
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.outcomes.faults import Fault, RunTest
+from dpspec_recording.observers.sampling.batches import OF_RATE
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.issue import Issue
 
 
-def _declared(name: str, assumption: str, quantity: str) -> Fault:
+def _declared(name: str, condition: str, quantity: str) -> Fault:
     """Another quantity than the phases of the spec declare."""
     return Fault(
         name=name,
-        assumption=assumption,
+        condition=condition,
         title=f"{quantity} that the spec declares",
         observed="reported",
         source="https://github.com/google-deepmind/jax_privacy/issues/288",
+        explains=OF_RATE if condition == "sampling" else (),
         advice=f"Train with the {quantity} of the spec, or declare the executed one.",
     )
 
@@ -28,7 +31,7 @@ CLIP = _declared("declared-clip-norm", "clipping", "clip norm")
 RECORDS = _declared("declared-records", "sampling", "records")
 
 
-def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[RunTest]:
+def declared_checks(run: RecordedRun, phases: Sequence[Phase], records: int) -> Iterator[Issue]:
     """Compare steps, noise, rate, clip norm and number of records with the phases; none without phases."""
     if not phases:
         return

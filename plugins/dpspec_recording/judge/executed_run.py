@@ -39,10 +39,9 @@ from dpspec_recording.judge.run_claim import HYPERPARAMETERS, require_known, req
 from dpspec_recording.judge.section import accountant_report, cautions, recorded_origin, setup, unrecognized
 from dpspec_recording.judge.section_groups import with_words
 from dpspec_recording.judge.sentences import confirmations, executed_sentence, run_facts
+from dpspec_recording.observers.sensitivity.replays import unreplayed
 from dpspec_recording.outcomes.conditions import ASSUMABLE, NOT_REPLAYED, TEXTS, stated
-from dpspec_recording.outcomes.faults import RunTest, checks_of
-from dpspec_recording.outcomes.outcome import run_tests
-from dpspec_recording.probes.replays import unreplayed
+from dpspec_recording.outcomes.issue import Issue, checks_of, with_tests
 
 #: The valid names of two options; others are names of rules.
 _NAMES = {"assume": ASSUMABLE, "public": HYPERPARAMETERS}
@@ -54,7 +53,7 @@ _MOST_PHASES = 200
 GIVEN_MODEL: ContextVar[ReleasedModel | None] = ContextVar("GIVEN_MODEL", default=None)
 
 
-def observe(path: Path) -> tuple[RecordedRun, tuple[RunTest, ...]]:
+def observe(path: Path) -> tuple[RecordedRun, tuple[Issue, ...]]:
     """A run and all its tests that need no declaration."""
     run = read_run(path)
     if run.steps == 0:
@@ -63,7 +62,7 @@ def observe(path: Path) -> tuple[RecordedRun, tuple[RunTest, ...]]:
         stepless = f"{error} ended the block before the first step" if error else "the optimizer never stepped"
         cause = f"the recorder stopped: {reason}" if reason else stepless
         raise NothingToRunError(f"{path}: no step was recorded: {cause}")
-    own_tests = (*run_tests(run.all_outcomes), *unscored(run), *rank_checks(run), *resume_checks(run))
+    own_tests = (*with_tests(run.all_statements), *unscored(run), *rank_checks(run), *resume_checks(run))
     return run, (*reported_checks(run), *own_tests)
 
 
@@ -113,10 +112,10 @@ class RecordedRuns:
         names = _valid_names(spec)
         try:
             folder = the_recording(Path(spec.directory) / str(spec.training["run"]))
-            run, tested = observe(folder)
+            run, tests = observe(folder)
         except UsageError as error:
             raise SpecError([locate(bad_value(str(error), ("training", "run")), spec.origin)]) from None
-        return _executed(spec, names, facts.records, run, tested, digest_of(folder), _released(spec))
+        return _executed(spec, names, facts.records, run, tests, digest_of(folder), _released(spec))
 
     @staticmethod
     def from_result(audit: AuditResult) -> ExecutedRun:
@@ -170,7 +169,7 @@ def _executed(
     names: dict[str, tuple[str, ...]],
     records: int,
     run: RecordedRun,
-    tested: tuple[RunTest, ...],
+    recorded_tests: tuple[Issue, ...],
     digest: str,
     released: ReleasedModel | None,
 ) -> ExecutedRun:
@@ -183,7 +182,7 @@ def _executed(
     canaries = canary_bound(schedule, delta)
     if canaries is not None and canaries.upper is not None and math.isfinite(canaries.upper):
         sizes.add(run.header.copies)
-    tests = corrected([*tested, *declared_checks(run, phases, records), *contradiction(canaries)])
+    tests = corrected([*recorded_tests, *declared_checks(run, phases, records), *contradiction(canaries)])
     checks = combined(tests)
     bad = [test for test in tests if rejected(test.check, len(checks))]
     run_assumptions = RunAssumptions(run, public, released)
@@ -193,11 +192,11 @@ def _executed(
 
     def needed_for(adjacency: str, size: int) -> tuple[Assumption, ...]:
         stated_of_run = (*run_assumptions.of(adjacency, size), *doubts(canaries))
-        return complete(tested, stated_of_run, settled)
+        return complete(recorded_tests, stated_of_run, settled)
 
     findings: list[Finding] = []
     guesses: list[Evidence] = []
-    as_declared = {check.assumption for check in bad} <= {"sampling", "accounting"}
+    as_declared = {check.condition for check in bad} <= {"sampling", "accounting"}
     for adjacency in adjacencies:
         for size in sorted(sizes):
             needed = tuple(map(_settled, needed_for(adjacency, size)))
@@ -238,9 +237,7 @@ def _executed(
     verified = next((f"; {need.text}" for need in compared if need.status == "reported"), "")
     executed = f"{executed_sentence(run)}{verified}"
     claimed_adjacency = "add-remove" if ADD_REMOVE in adjacencies else ZERO_OUT
-    to_confirm = confirmations(
-        run, first, public, run_assumptions.reduction, released=bool(verified), adjacency=claimed_adjacency
-    )
+    to_confirm = confirmations(run, first, public, released=bool(verified), adjacency=claimed_adjacency)
     return ExecutedRun(
         checks=checks_of(checks),
         assumptions=tuple(map(_settled, needed)),

@@ -9,9 +9,9 @@ from dpspec.contract import Assumption, Claim, Finding, Scope
 from dpspec.decimals import exact, lower
 from dpspec_recording.judge.bounds import ScheduleBounds, shuffled_epsilon
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.probes.gradient_map import GradientMap
-from dpspec_recording.probes.noisy_gradients import NoisyGradients
-from dpspec_recording.probes.reported_gradients import ReportedGradients
+from dpspec_recording.observers.update_rule.gradient_map import GradientMap
+from dpspec_recording.observers.update_rule.noisy_gradients import NoisyGradients
+from dpspec_recording.observers.update_rule.reported_gradients import ReportedGradients
 
 #: Optimizers of torch whose updates an adversary with access to all iterates can invert.
 _INVERTIBLE = frozenset({"torch.optim.sgd.SGD", "torch.optim.SGD", "SGD"})

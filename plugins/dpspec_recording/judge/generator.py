@@ -6,9 +6,9 @@ from dataclasses import replace
 from dpspec.accounting import SMALLEST_TENSOR, revealed_by_schedule
 from dpspec.contract.executed import ExecutedNoise
 from dpspec_recording.judge.recorded_run import RecordedRun
-from dpspec_recording.probes.rules import Rules
-from dpspec_recording.rules import guessable_seed
-from dpspec_recording.rules.guessable_seed import GuessableSeeds
+from dpspec_recording.observers.noise import guessable_seed
+from dpspec_recording.observers.noise.guessable_seed import GuessableSeeds
+from dpspec_recording.observers.rules import Rules
 
 #: The generators of torch by the type of their device.
 _GENERATORS = {"cpu": "torch's CPU generator", "cuda": "torch's CUDA generator"}

@@ -10,16 +10,18 @@ from dpspec.text import several
 from dpspec_recording.folder.part import SUMMED
 from dpspec_recording.folder.recording import Recording
 from dpspec_recording.judge.recorded_run import RecordedRun
+from dpspec_recording.observers.rules import Rules
+from dpspec_recording.observers.sampling.batches import OF_RATE
+from dpspec_recording.observers.update_rule import second_optimizer
+from dpspec_recording.observers.update_rule.second_optimizer import OtherOptimizers
 from dpspec_recording.outcomes.conditions import stated
-from dpspec_recording.outcomes.faults import Fault, RunTest
-from dpspec_recording.probes.rules import Rules
-from dpspec_recording.rules import second_optimizer
-from dpspec_recording.rules.second_optimizer import OtherOptimizers
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.issue import Issue
 from dpspec_recording.watching.noise_statistics import spread
 
 SHORTER = Fault(
     name="shorter-rank",
-    assumption="steps",
+    condition="steps",
     title="ranks with fewer steps than others",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/issues/191",
@@ -27,7 +29,7 @@ SHORTER = Fault(
 )
 OTHER_SETUP = Fault(
     name="other-setup",
-    assumption="update",
+    condition="update",
     title="facts and options that differ between ranks",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/issues/191",
@@ -35,7 +37,7 @@ OTHER_SETUP = Fault(
 )
 ONE_NOISE = Fault(
     name="noise-of-one-rank",
-    assumption="noise-scale",
+    condition="noise-scale",
     title="steps whose noise is not added by one rank, always the same",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/issues/191",
@@ -43,7 +45,7 @@ ONE_NOISE = Fault(
 )
 EACH_NOISE = Fault(
     name="noise-of-each-rank",
-    assumption="noise-scale",
+    condition="noise-scale",
     title="steps at which a rank adds no noise to its rows",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/issues/191",
@@ -51,7 +53,7 @@ EACH_NOISE = Fault(
 )
 ALIKE = Fault(
     name="noise-of-two-ranks",
-    assumption="independent-noise",
+    condition="independent-noise",
     title="noise of two ranks' rows along each other",
     observed="reported",
     source="https://github.com/fedbiomed/fedbiomed/pull/794",
@@ -59,7 +61,7 @@ ALIKE = Fault(
 )
 UNEQUAL = Fault(
     name="unequal-ranks",
-    assumption="update",
+    condition="update",
     title="steps with different gradients or parameters on the ranks",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/191",
@@ -67,7 +69,7 @@ UNEQUAL = Fault(
 )
 NO_SUM = Fault(
     name="no-sum-of-ranks",
-    assumption="update",
+    condition="update",
     title="steps whose gradients are not the sum of all ranks'",
     observed="measured",
     source="https://github.com/meta-pytorch/opacus/issues/191",
@@ -78,33 +80,36 @@ NO_SUM = Fault(
 )
 SHARED = Fault(
     name="shared-records",
-    assumption="sampling",
+    condition="sampling",
     title="records drawn by several ranks at one step",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/pull/745",
     advice=("Give make_private a model in a wrapper for several processes, so that its loader divides the records."),
+    explains=OF_RATE,
 )
 SEEDS = Fault(
     name="equal-seeds",
-    assumption="sampling",
+    condition="sampling",
     title="steps at which two ranks draw from one seed",
     observed="reported",
     source="https://github.com/fedbiomed/fedbiomed/pull/794",
     advice=(
         "Seed each rank differently, for example by torch.manual_seed(seed + rank): ranks draw together otherwise."
     ),
+    explains=OF_RATE,
 )
 FOREIGN = Fault(
     name="foreign-records",
-    assumption="sampling",
+    condition="sampling",
     title="steps with records from outside of a rank's share",
     observed="reported",
     source="https://github.com/meta-pytorch/opacus/pull/745",
     advice="All ranks must draw from the loader of make_private, with the same shuffle_seed and epoch.",
+    explains=OF_RATE,
 )
 RECOUNTED = Fault(
     name="recounted-part",
-    assumption="accounting",
+    condition="accounting",
     title="parts whose accountant does not continue the earlier history",
     observed="reported",
     source="https://github.com/adap/flower/tree/main/examples/opacus",
@@ -119,7 +124,7 @@ RECOUNTED = Fault(
 _MOST_SUBJECTS = 2
 
 
-def rank_checks(run: RecordedRun) -> Iterator[RunTest]:
+def rank_checks(run: RecordedRun) -> Iterator[Issue]:
     comparison, world = run.folder.comparison, run.header.world
     if comparison is None:
         return
@@ -147,7 +152,7 @@ def rank_checks(run: RecordedRun) -> Iterator[RunTest]:
         yield FOREIGN.none_found(comparison.foreign, note, None)
 
 
-def resume_checks(run: RecordedRun) -> Iterator[RunTest]:
+def resume_checks(run: RecordedRun) -> Iterator[Issue]:
     if run.resumed is None or not run.header.accountant:
         return
     named = [f"part {number}" for number, seam in run.resumed.joints if seam.recounted]

@@ -26,16 +26,16 @@ from dpspec_recording.folder.events import COLUMNS, UNSEEN, Header, InternalStep
 from dpspec_recording.folder.facts import Facts, StatedFact
 from dpspec_recording.folder.recording import Recording, open_run
 from dpspec_recording.folder.writer import INTERNAL
-from dpspec_recording.outcomes.outcome import Outcome
-from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.clip_limits import CLIP_ROUNDING, ClipLimits
-from dpspec_recording.probes.contributions import Contributions
-from dpspec_recording.probes.gradient_map import GradientMap, compared_steps
-from dpspec_recording.probes.judged_run import InternalSums
-from dpspec_recording.probes.noisy_gradients import NoisyGradients
-from dpspec_recording.probes.option_history import OptionHistory
-from dpspec_recording.probes.probe import Probe
-from dpspec_recording.probes.reported_gradients import ReportedGradients
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.constants.option_history import OptionHistory
+from dpspec_recording.observers.judged_run import InternalSums, Terms
+from dpspec_recording.observers.observer import Observer
+from dpspec_recording.observers.sensitivity.clip_limits import CLIP_ROUNDING, ClipLimits
+from dpspec_recording.observers.sensitivity.contributions import Contributions
+from dpspec_recording.observers.update_rule.gradient_map import GradientMap, compared_steps
+from dpspec_recording.observers.update_rule.noisy_gradients import NoisyGradients
+from dpspec_recording.observers.update_rule.reported_gradients import ReportedGradients
+from dpspec_recording.outcomes.issue import Issue, Statement
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -133,19 +133,24 @@ class RecordedRun:
         return None if self.end is None else self.end.audits
 
     def fact(self, stated: type[StatedFact[F]]) -> F | None:
-        """The fact of a probe; None if the recording has no end, or the training did not show the fact."""
+        """The fact of an observer; None if the recording has no end, or the training did not show the fact."""
         return None if self.end is None else self.end.of(stated)
 
     @cached_property
-    def outcomes(self) -> Mapping[type[Probe[Any]], Sequence[Outcome]]:
-        """The outcomes of each probe of this kind of training."""
-        shown = (probe for probe in PROBES if probe.is_shown(self.header))
-        return {probe: tuple(probe.judge(self.fact(probe), self)) for probe in shown}
+    def statements(self) -> Mapping[type[Observer[Any]], Sequence[Statement]]:
+        """The statements of each observer of this kind of training."""
+        shown = (observer for observer in OBSERVERS if observer.is_shown(self.header))
+        return {observer: tuple(observer.judge(self.fact(observer), self)) for observer in shown}
 
     @property
-    def all_outcomes(self) -> Iterator[Outcome]:
-        """The outcomes of all probes."""
-        return chain.from_iterable(self.outcomes.values())
+    def all_statements(self) -> Iterator[Statement]:
+        """The statements of all observers."""
+        return chain.from_iterable(self.statements.values())
+
+    def asked(self, terms: Terms) -> Iterator[Issue]:
+        """What depends on the claim: the cautions and questions of all observers of this kind of training."""
+        for observer in self.statements:
+            yield from observer.ask(self.fact(observer), self, terms)
 
     @property
     def has_arrays(self) -> bool:
@@ -408,7 +413,7 @@ def follow(values: Array, sizes: Array) -> bool:
 
 
 def read_run(path: Path) -> RecordedRun:
-    folder = open_run(path, PROBES)
+    folder = open_run(path, OBSERVERS)
     header = folder.header
     column_values = {name: array("d") for name in COLUMNS}
     layers = np.zeros(len(header.layers))

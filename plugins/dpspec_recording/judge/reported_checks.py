@@ -9,8 +9,9 @@ from dpspec.decimals import nearest
 from dpspec.stats.conformance import batch_checks, run_checks, sampling, table
 from dpspec.stats.conformance.measurement import Abstention, Measurement
 from dpspec_recording.judge.recorded_run import RecordedRun, evidence
-from dpspec_recording.outcomes.faults import RunTest
-from dpspec_recording.probes.noise import SHAPE
+from dpspec_recording.observers.noise.noise import SHAPE
+from dpspec_recording.observers.sampling.batches import OF_RATE
+from dpspec_recording.outcomes.issue import Issue
 
 #: The names of the test of all noise, and of the test of the rate, which a violated exact test of the batches explains.
 SCALE, RATE = run_checks.reported_noise.name, batch_checks.rate.name
@@ -56,19 +57,29 @@ _EXPLAINED = 1e-3
 _OF_SKIPPED_BATCHES = (run_checks.repeated_records.name, run_checks.MISSING_NORMS)
 
 
-def reported_checks(run: RecordedRun) -> Iterator[RunTest]:
+def reported_checks(run: RecordedRun) -> Iterator[Issue]:
     """All tests of the table that the recording has evidence for."""
     for row, outcome, check in table.outcomes(run.phases, [evidence(run)]):
         name = row.name if isinstance(outcome, Abstention) else outcome.name or row.name
-        yield RunTest(
+        is_exact = isinstance(outcome, Measurement) and outcome.is_exact
+        yield Issue(
+            condition=check.assumption,
+            level="deviates",
+            text=check.test if isinstance(outcome, Abstention) else outcome.title,
+            fix=_advice(name, check, run),
+            test=check,
+            explains=_explained(name, check.assumption, is_exact=is_exact),
             name=name,
-            title=check.test if isinstance(outcome, Abstention) else outcome.title,
-            check=check,
-            is_exact=isinstance(outcome, Measurement) and outcome.is_exact,
+            is_exact=is_exact,
             limit_of=row.limit_of,
-            advice=_advice(name, check, run),
-            explains=(SHAPE.name,) if name == SCALE else (),
         )
+
+
+def _explained(name: str, condition: str, *, is_exact: bool) -> tuple[str, ...]:
+    """The tests that a row's rejection explains."""
+    if name == SCALE:
+        return (SHAPE.name,)
+    return OF_RATE if condition == "sampling" and is_exact else ()
 
 
 def _advice(name: str, check: Check, run: RecordedRun) -> str:

@@ -10,8 +10,8 @@ from dpspec.errors import RecordingError
 from dpspec.registry.loader import Failed, foreign_code
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.run_claim import installed_rules
-from dpspec_recording.probes.batches import Batches
-from dpspec_recording.probes.rules import RuleFacts, Rules, code_of
+from dpspec_recording.observers.rules import RuleFacts, Rules, code_of
+from dpspec_recording.observers.sampling.batches import Batches
 
 
 def fired_rules(

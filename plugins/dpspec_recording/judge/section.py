@@ -15,9 +15,9 @@ from dpspec_recording.judge.generator import recorded_noise
 from dpspec_recording.judge.joined_checks import seam_notes
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.section_groups import AccountantReport
-from dpspec_recording.probes.accountant import Accountant
-from dpspec_recording.probes.contributions import Contributions
-from dpspec_recording.probes.rules import Rules
+from dpspec_recording.observers.constants.accountant import Accountant
+from dpspec_recording.observers.rules import Rules
+from dpspec_recording.observers.sensitivity.contributions import Contributions
 
 #: Kinds of canaries that repeat records or their beginnings.
 _REPEATED = ("mislabelled", "duplicate", NEW_TOKENS)

@@ -12,6 +12,9 @@ from dpspec.contract.findings import AssumptionStatus
 from dpspec.kit.findings import EXACT_ARITHMETIC
 from dpspec.results.honest_script import HONEST_SCRIPT, HONEST_SCRIPT_TEXT
 
+#: The place of a condition that comes after all others.
+LAST = 99
+
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
@@ -21,6 +24,8 @@ class Condition:
         channel: The channel that it belongs to; None without one.
         text: The statement of an assumption; a run adds what its recording shows. Empty for conditions of checks alone.
         advice: What to do if a test rejects it, and no test of the run has specific advice. Empty without tests.
+        assumption_order: Its place in a list of assumptions: the first doubt about a channel is its reason.
+        question_order: Its place among the sentences that a person confirms.
         is_statistical: Whether some of its tests have p-values between 0 and 1, which share the level.
         is_supported: Whether the checks of its channel support it, so that it makes no channel an assumed one.
     """
@@ -29,6 +34,8 @@ class Condition:
     channel: str | None = None
     text: str = ""
     advice: str = ""
+    assumption_order: int = LAST
+    question_order: int = LAST
     is_statistical: bool = False
     is_supported: bool = False
 
@@ -62,11 +69,15 @@ _ALL = (
     ),
     Condition(
         name=PER_RECORD_CLIPPING,
+        question_order=14,
+        assumption_order=4,
         channel="sensitivity",
         text="a sum has one contribution of each drawn record, none longer than the clip norm",
     ),
     Condition(
         name="one-record",
+        question_order=6,
+        assumption_order=22,
         channel="sensitivity",
         text=(
             "each index of the dataset is one record, the rows of a batch are the drawn records, once each, and "
@@ -76,17 +87,21 @@ _ALL = (
     ),
     Condition(
         name="unmixed-batches",
+        assumption_order=23,
         channel="sensitivity",
         text="no layer, loss, norm, padding or edit of gradients mixes the records of a batch, at any step",
         advice="Let each record contribute one gradient that depends on no other record.",
     ),
     Condition(
         name=NOT_REPLAYED,
+        assumption_order=24,
         channel="sensitivity",
         text="steps that no replay repeats with other records change by at most one clip norm for each record",
     ),
     Condition(
         name="loop-reports",
+        question_order=15,
+        assumption_order=11,
         channel="sensitivity",
         text=(
             "the reports of the loop are true: the batches and norms that it reports, and that the reported sum "
@@ -98,23 +113,28 @@ _ALL = (
     ),
     Condition(
         name="loss-reduction",
+        question_order=12,
+        assumption_order=26,
         channel="sensitivity",
         text="the loss has the reduction that make_private got as loss_reduction",
     ),
     Condition(
         name="repeated-records",
+        question_order=1,
+        assumption_order=25,
         channel="sensitivity",
         text="no record occurs more often in the dataset of the loader than the claim's group size",
     ),
     Condition(
         name="public-rows",
+        assumption_order=5,
         channel="sensitivity",
         text=(
             "rows of gradients beyond the drawn records are public, as the outputs of a generator that was "
             "trained through the noisy sums alone: no record, a copy or a memory of one is among them"
         ),
     ),
-    Condition(name="noise", channel="noise"),
+    Condition(name="noise", assumption_order=13, channel="noise"),
     Condition(
         name="noise-scale",
         channel="noise",
@@ -139,6 +159,7 @@ _ALL = (
     Condition(name="noise-shape", channel="noise"),
     Condition(
         name="noise-law",
+        assumption_order=7,
         channel="noise",
         text="noise is Gaussian and unpredictable",
         advice=f"The noise is not Gaussian. {GAUSSIAN}",
@@ -147,12 +168,15 @@ _ALL = (
     ),
     Condition(
         name="exact-arithmetic",
+        assumption_order=8,
         channel="noise",
         text=EXACT_ARITHMETIC,
         is_supported=True,
     ),
     Condition(
         name="secret-randomness",
+        question_order=13,
+        assumption_order=9,
         channel="noise",
         text=(
             "the adversary does not know the seeds of noise and batches, neither the seeds nor the states and "
@@ -162,11 +186,14 @@ _ALL = (
     ),
     Condition(
         name="precision",
+        assumption_order=6,
         channel="noise",
         text="the rounding of sums of gradients and noise has no effect on the privacy loss",
     ),
     Condition(
         name="sampling",
+        question_order=7,
+        assumption_order=2,
         channel="sampling",
         text="each record enters each batch independently",
         advice=(
@@ -178,14 +205,19 @@ _ALL = (
     ),
     Condition(
         name="unused-batches",
+        assumption_order=3,
         channel="sampling",
         text="drawn batches are unused only at the ends of passes over the loader, independently of their records",
     ),
     Condition(
-        name="order", channel="sampling", text="the order of the batches does not depend on the content of the records"
+        name="order",
+        assumption_order=29,
+        channel="sampling",
+        text="the order of the batches does not depend on the content of the records",
     ),
     Condition(
         name="joined-ranks",
+        assumption_order=12,
         channel="sampling",
         text=(
             "the ranks of the process group are all processes that train, on one dataset, and the generators of "
@@ -194,11 +226,14 @@ _ALL = (
     ),
     Condition(
         name="update-rule",
+        question_order=10,
+        assumption_order=16,
         channel="update-rule",
         advice="Let the optimizer of torch make its own update, without hooks that change it.",
     ),
     Condition(
         name="update",
+        question_order=9,
         channel="update-rule",
         advice=(
             "Let the optimizer step once for each noisy sum, with this sum over the divisor, and write to "
@@ -212,26 +247,34 @@ _ALL = (
     ),
     Condition(
         name="gradient-map",
+        assumption_order=17,
         channel="update-rule",
         text="what changes the noisy gradient between its noise and the update reads no record",
     ),
     Condition(
         name="public-data",
+        question_order=11,
+        assumption_order=18,
         channel="update-rule",
         text="the data that public= declares holds no record, no copy of one, and nothing computed from one",
     ),
     Condition(
         name="gradient-parameters",
+        assumption_order=27,
         channel="gradient-parameters",
         advice="Compute gradients at the parameters that the last step left.",
     ),
     Condition(
         name="model-state",
+        question_order=8,
+        assumption_order=19,
         channel="model-state",
         advice="Train no buffer and no frozen parameter: they change without noise.",
     ),
     Condition(
         name="released-model",
+        question_order=2,
+        assumption_order=20,
         channel="released-model",
         text=(
             "only the values of the parameters and buffers in state_dict() at the end of the recording are "
@@ -250,6 +293,7 @@ _ALL = (
     ),
     Condition(
         name="ended-by-error",
+        assumption_order=28,
         channel="released-model",
         text=(
             "the recording does not show how the script continued: record a run without it, or leave the loop "
@@ -258,6 +302,7 @@ _ALL = (
     ),
     Condition(
         name="joined-parts",
+        assumption_order=14,
         channel="released-model",
         text=(
             "the recorded parts of the training are on one dataset, with one model, whose attributes and "
@@ -267,6 +312,8 @@ _ALL = (
     ),
     Condition(
         name="server-weights",
+        question_order=3,
+        assumption_order=15,
         channel="released-model",
         text=(
             "the weights that parts start with come from a server, which has of these records only the weights "
@@ -276,6 +323,8 @@ _ALL = (
     ),
     Condition(
         name="model-choice",
+        question_order=4,
+        assumption_order=21,
         channel="released-model",
         text=(
             "nothing is trained on these records before the recording, and no choice among models reads them: "
@@ -285,6 +334,8 @@ _ALL = (
     Condition(name="constants", channel="constants"),
     Condition(
         name="data-independent-hyperparameters",
+        question_order=5,
+        assumption_order=1,
         channel="constants",
         text=(
             "rate and number of records of the sampler, divisor, clip norm, noise multiplier, learning rate and "
@@ -293,7 +344,7 @@ _ALL = (
         ),
         advice="Take divisor, rate, clip norm and schedule from constants that no record changes.",
     ),
-    Condition(name=HONEST_SCRIPT, text=HONEST_SCRIPT_TEXT),
+    Condition(name=HONEST_SCRIPT, assumption_order=10, text=HONEST_SCRIPT_TEXT),
     Condition(
         name="blind-training",
         text=(

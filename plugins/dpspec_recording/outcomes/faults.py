@@ -1,66 +1,32 @@
-"""The faults that tests of a recorded run look for, and the outcomes of these tests.
+"""The faults that tests of a recorded run look for.
 
 A :class:`Fault` is declared once, with the code that tests for it: its name, what rejects, and what to do then. It
-makes all outcomes of its tests.
+makes the issues of its tests.
 
 >>> fault = Fault(
 ...     name="update-without-noise",
-...     assumption="noise-scale",
+...     condition="noise-scale",
 ...     title="parameter updates without noise",
 ...     observed="reported",
 ...     source="https://github.com/meta-pytorch/opacus/issues/313",
 ...     advice="Add noise at each update.",
 ... )
 >>> test = fault.none_found(2, "first at step 7")
->>> test.check.p_value, test.check.test, test.advice
+>>> test.check.p_value, test.check.test, test.fix
 (0.0, 'parameter updates without noise, exact', 'Add noise at each update.')
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from dpspec.contract import Check
 from dpspec.stats.conformance.measurement import LimitOf, Measurement, Observed, exactly
 from dpspec_recording.folder.audit_facts import AuditFacts
-from dpspec_recording.outcomes.conditions import channel_of
+from dpspec_recording.outcomes.issue import Issue
 
 Values: TypeAlias = Sequence[float | None] | np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunTest:
-    """The outcome of a test of a recorded run.
-
-    Attributes:
-        name: An identifier of the fault, for code. Tests of several ranks or phases have one name.
-        title: The fault in words, for users.
-        check: The outcome as a result contains it.
-        is_exact: Whether it compares all steps without randomness. Otherwise it has a p-value, or covers some steps.
-        limit_of: The kind of deviation whose smallest found size is ``check.detectable``.
-        advice: A likely cause, and what to do; empty for a test that leaves it to the condition's advice.
-        explains: The names of tests that also reject a run with this fault, which then get no advice.
-    """
-
-    name: str
-    title: str
-    check: Check
-    is_exact: bool = False
-    limit_of: LimitOf = "all-steps"
-    advice: str = ""
-    explains: tuple[str, ...] = ()
-
-    @property
-    def assumption(self) -> str:
-        """The name of the condition that it tests."""
-        return self.check.assumption
-
-    @property
-    def channel(self) -> str | None:
-        """The channel of its condition."""
-        return channel_of(self.assumption)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +35,7 @@ class Fault:
 
     Attributes:
         name: An identifier, for code.
-        assumption: The name of the condition that a training with this fault violates.
+        condition: The name of the condition that a training with this fault violates.
         title: The fault in words. A count of it, or a property without it, is the test's name for users.
         source: An example of the mistake: the URL of a public incident (an issue, a pull request, a paper, a shipped
             example) that the fault observes, a package with its version, or
@@ -80,7 +46,7 @@ class Fault:
     """
 
     name: str
-    assumption: str
+    condition: str
     title: str
     observed: Observed
     source: str
@@ -90,16 +56,18 @@ class Fault:
 
     def measured(
         self, measurement: Measurement, note: str, *, limit_of: LimitOf | None = None, advice: str | None = None
-    ) -> RunTest:
+    ) -> Issue:
         """The outcome of a measurement. ``limit_of``, ``advice``: of this outcome, if not the fault's."""
-        return RunTest(
+        return Issue(
+            condition=self.condition,
+            level="deviates",
+            text=measurement.title,
+            fix=self.advice if advice is None else advice,
+            test=measurement.check(self.condition, self.observed, note),
+            explains=self.explains,
             name=self.name,
-            title=measurement.title,
-            check=measurement.check(self.assumption, self.observed, note),
             is_exact=measurement.is_exact,
             limit_of=self.limit_of if limit_of is None else limit_of,
-            advice=self.advice if advice is None else advice,
-            explains=self.explains,
         )
 
     def compared(
@@ -113,7 +81,7 @@ class Fault:
         whole: bool = True,
         title: str = "",
         advice: str | None = None,
-    ) -> RunTest:
+    ) -> Issue:
         """The outcome of a comparison without randomness, which passes if ``right``.
 
         ``detectable``: None for a comparison that covers a part of the condition only. ``whole``: whether it covers the
@@ -131,11 +99,11 @@ class Fault:
         *,
         whole: bool = True,
         advice: str | None = None,
-    ) -> RunTest:
+    ) -> Issue:
         """The outcome of a count that should be zero."""
         return self.compared(count == 0, 0, count, note, detectable, whole=whole, advice=advice)
 
-    def compared_at_steps(self, declared: Values, executed: Values) -> RunTest:
+    def compared_at_steps(self, declared: Values, executed: Values) -> Issue:
         """The outcome of a comparison of values of steps (T,), None if unknown. It has the first different values."""
         expected, measured = np.array(declared, dtype=np.float64), np.array(executed, dtype=np.float64)
         wrong = ~np.isclose(measured, expected, rtol=1e-9, atol=0.0)
@@ -144,20 +112,6 @@ class Fault:
         note = f"first at step {step + 1}" if wrong.any() else "at all steps"
         return self.compared(not wrong.any(), first, changed, note)
 
-    def audited(self, audits: AuditFacts, count: float, note: str = "", detectable: float | None = 0.0) -> RunTest:
+    def audited(self, audits: AuditFacts, count: float, note: str = "", detectable: float | None = 0.0) -> Issue:
         """The outcome of a count over the audited steps that should be zero."""
         return self.none_found(count, f"{note}{audits.note}", detectable, whole=audits.are_whole)
-
-
-def checks_of(tests: Iterable[RunTest]) -> tuple[Check, ...]:
-    """The outcomes as a result contains them."""
-    return tuple(test.check for test in tests)
-
-
-def names_of(tests: Iterable[RunTest]) -> frozenset[str]:
-    return frozenset(test.name for test in tests)
-
-
-def have(tests: Iterable[RunTest], faults: Collection[Fault]) -> bool:
-    """Whether a test of one of the faults is among the tests."""
-    return not names_of(tests).isdisjoint(fault.name for fault in faults)

@@ -77,7 +77,7 @@ class CountedSteps:
             tensors: The identities of the recorded model's tensors.
             records: The dataset of the recorded training; None if it is gone.
         """
-        from dpspec_recording.rules.trained_before import common_records
+        from dpspec_recording.observers.released_model.trained_before import common_records
 
         numbers = zip(self._all, end, [*start, *[0] * (len(end) - len(start))], strict=False)
         counts = [

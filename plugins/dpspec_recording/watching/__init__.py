@@ -1,1 +1,1 @@
-"""Instruments of probes: fingerprints, noise, copies of updates, values of a model. None changes the training."""
+"""Instruments of observers: fingerprints, noise, copies of updates, values of a model. None changes the training."""

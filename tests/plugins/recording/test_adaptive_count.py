@@ -18,7 +18,7 @@ from dpspec.accounting import PrivacyLoss, real_divisor_pair
 from dpspec.reporters.page import render
 from dpspec_recording.judge.bounds import ScheduleBounds
 from dpspec_recording.judge.recorded_run import read_run
-from dpspec_recording.probes.adaptive_count import COUNT_NOISE, NEXT_NORM
+from dpspec_recording.observers.noise.adaptive_count import COUNT_NOISE, NEXT_NORM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

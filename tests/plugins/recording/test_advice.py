@@ -19,8 +19,8 @@ from dpspec_recording.judge.advice import advice_on, retraining_of
 from dpspec_recording.judge.bounds import ScheduleBounds
 from dpspec_recording.judge.recorded_run import RecordedRun
 from dpspec_recording.judge.reported_checks import reported_checks
-from dpspec_recording.outcomes.outcome import run_tests
-from dpspec_recording.probes.judged_run import Array
+from dpspec_recording.observers.judged_run import Array
+from dpspec_recording.outcomes.issue import with_tests
 
 GENERAL = (
     "train with a larger noise multiplier, a smaller rate or fewer steps (dpspec epsilon --target finds the noise)"
@@ -91,9 +91,9 @@ def test_a_record_twice_in_a_batch_has_its_own_advice(repeats: int) -> None:
     batches = (BatchSums(steps=100, total=1000, squares=10_000),)
     sampling = dataclasses.replace(internal.sampling, repeats=repeats, batches=batches)
     vars(run)["internal"] = dataclasses.replace(internal, sampling=sampling)
-    (test,) = (each for each in reported_checks(run) if each.title == "records drawn twice into one batch")
+    (test,) = (each for each in reported_checks(run) if each.text == "records drawn twice into one batch")
     assert (test.check.p_value == 0.0) == bool(repeats)
-    assert "A batch holds a record twice" in test.advice
+    assert "A batch holds a record twice" in test.fix
 
 
 def advice_of(run: RecordedRun, batches: BatchSums, repeats: int = 0) -> str:
@@ -103,7 +103,7 @@ def advice_of(run: RecordedRun, batches: BatchSums, repeats: int = 0) -> str:
     assert internal.sampling is not None
     sampling = dataclasses.replace(internal.sampling, repeats=repeats, batches=(batches,))
     vars(run)["internal"] = dataclasses.replace(internal, sampling=sampling)
-    tests = (*reported_checks(run), *run_tests(run.all_outcomes))
+    tests = (*reported_checks(run), *with_tests(run.all_statements))
     bad = [test for test in tests if test.check.p_value < 1e-6]
     return " ".join(advice_on(bad, bad))
 
@@ -168,6 +168,6 @@ def test_skipped_batches_hold_no_record_twice() -> None:
 def test_an_unreported_batch_of_a_custom_loop_points_to_no_loader() -> None:
     drawn = np.where(np.arange(100) == 99, np.nan, 10.0)
     run = run_with({}, columns={"drawn": drawn}, source="own-loop", scheme="none", no_loader=True)
-    advice = " ".join(test.advice for test in run_tests(run.all_outcomes) if test.check.p_value < 1e-6)
+    advice = " ".join(test.fix for test in with_tests(run.all_statements) if test.check.p_value < 1e-6)
     assert "Report the batch of each step by run.sampled" in advice
     assert "make_private" not in advice

@@ -15,7 +15,7 @@ from support.checked_runs import CheckedRun, Question, check_run
 import dpspec
 from dpspec.errors import UsageError
 from dpspec.results.conformance_status import rejected
-from dpspec_recording.probes.updates import UpdateFacts, Updates
+from dpspec_recording.observers.update_rule.updates import UpdateFacts, Updates
 from dpspec_recording.watching.arrays import tensor_of
 
 RECORDS, RATE, CLIP, SIGMA, SHAPES = 200, 0.1, 0.5, 1.5, ((8, 5), (5,))

@@ -15,8 +15,8 @@ from dpspec_recording import audited_steps
 from dpspec_recording.audited_steps import AuditedSteps
 from dpspec_recording.folder import audit_facts
 from dpspec_recording.folder.audit_facts import FIRST, POWER, AuditFacts, found_faults
-from dpspec_recording.probes.replays import Replays
-from dpspec_recording.probes.sums import EDITED
+from dpspec_recording.observers.sensitivity.replays import Replays
+from dpspec_recording.observers.sensitivity.sums import EDITED
 
 
 def chosen(steps: int, share: float) -> list[bool]:

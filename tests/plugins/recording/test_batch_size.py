@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dpspec_recording.judge.recorded_run import read_run
-from dpspec_recording.probes.replays import Replays
+from dpspec_recording.observers.sensitivity.replays import Replays
 from dpspec_recording.step_replay.batch_size import SizeEffect, size_effect, sized_step
 from dpspec_recording.step_replay.trace import AbstainError
 

@@ -31,7 +31,7 @@ from dpspec_recording.judge import check
 from dpspec_recording.judge.channels import CHANNELS, assumes, channels, complete
 from dpspec_recording.judge.check import document_of
 from dpspec_recording.outcomes.conditions import channel_of
-from dpspec_recording.outcomes.faults import RunTest
+from dpspec_recording.outcomes.issue import Issue
 
 DELTA = 1e-5
 
@@ -169,7 +169,7 @@ def test_adam_keeps_the_lower_end_from_refuting(recordings: Recordings) -> None:
     assert (found.verdict, found.exit_code) == ("open", 1)
 
 
-def made(*, exact: bool = False, **other: Any) -> RunTest:
+def made(*, exact: bool = False, **other: Any) -> Issue:
     given = {
         "assumption": "independent-noise",
         "test": "a test",
@@ -178,15 +178,15 @@ def made(*, exact: bool = False, **other: Any) -> RunTest:
         "detectable": 0.1,
     }
     check = Check(**{**given, **other})
-    return RunTest(name="test", title=check.test, check=check, is_exact=exact)
+    return Issue(name="test", condition=check.assumption, level="deviates", text=check.test, test=check, is_exact=exact)
 
 
-def exact(right: bool = True) -> RunTest:
+def exact(right: bool = True) -> Issue:
     return made(exact=True, p_value=float(right), detectable=0.0)
 
 
-def noise(*given: RunTest | Assumption, assumed: tuple[str, ...] = ()) -> Channel:
-    checks = [one for one in given if isinstance(one, RunTest)]
+def noise(*given: Issue | Assumption, assumed: tuple[str, ...] = ()) -> Channel:
+    checks = [one for one in given if isinstance(one, Issue)]
     rest = complete(checks, [one for one in given if isinstance(one, Assumption)], assumed)
     return {one.name: one for one in channels(checks, rest)}["noise"]
 

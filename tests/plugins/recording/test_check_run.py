@@ -20,8 +20,8 @@ from dpspec.reporters.page import render
 from dpspec_recording.judge.executed_run import observe
 from dpspec_recording.judge.rules import fired_rules
 from dpspec_recording.judge.sentences import run_facts
-from dpspec_recording.probes.parameters import MOVED
-from dpspec_recording.probes.rules import RuleFact, RuleFacts
+from dpspec_recording.observers.rules import RuleFact, RuleFacts
+from dpspec_recording.observers.update_rule.parameters import MOVED
 
 DELTA = 1e-5
 

@@ -21,18 +21,19 @@ from torch.nn import functional
 
 from dpspec.contract import Check
 from dpspec.stats.conformance.run_checks import FURTHER_NORMS
-from dpspec_recording import judge, probes
+from dpspec_recording import judge, observers
 from dpspec_recording.judge import canaries
 from dpspec_recording.judge.advice import advice_on
 from dpspec_recording.judge.reported_checks import RATE, SCALE
+from dpspec_recording.observers.gradient_parameters.passes import OTHER_PARAMETERS
+from dpspec_recording.observers.noise.noise import INDEPENDENCE, SHAPE, SIZE, WITHOUT_NOISE
+from dpspec_recording.observers.sampling.batches import FILLED, UNOBSERVED
+from dpspec_recording.observers.sensitivity.replays import SUM_MOVED
+from dpspec_recording.observers.update_rule.noisy_gradients import MEDDLED
+from dpspec_recording.observers.update_rule.parameters import LOADED, RETURNED
 from dpspec_recording.outcomes.conditions import TESTED
-from dpspec_recording.outcomes.faults import Fault, RunTest
-from dpspec_recording.probes.batches import FILLED, UNOBSERVED
-from dpspec_recording.probes.noise import INDEPENDENCE, SHAPE, SIZE, WITHOUT_NOISE
-from dpspec_recording.probes.noisy_gradients import MEDDLED
-from dpspec_recording.probes.parameters import LOADED, RETURNED
-from dpspec_recording.probes.passes import OTHER_PARAMETERS
-from dpspec_recording.probes.replays import SUM_MOVED
+from dpspec_recording.outcomes.faults import Fault
+from dpspec_recording.outcomes.issue import Issue
 
 Script = Callable[[Training], None]
 
@@ -370,9 +371,9 @@ def test_a_divisor_that_depends_on_a_record_is_never_proved(tmp_path: Path) -> N
     assert "the divisor of gradients is from 30 to 60" in found.reason
 
 
-def rejected_test(name: str, assumption: str, advice: str = "", measured: float = 1.0) -> RunTest:
+def rejected_test(name: str, assumption: str, advice: str = "", measured: float = 1.0) -> Issue:
     check = Check(assumption=assumption, test=name, observed="measured", declared=0.0, measured=measured, p_value=0.0)
-    return RunTest(name=name, title=name, check=check, advice=advice)
+    return Issue(name=name, condition=assumption, level="deviates", text=name, test=check, fix=advice)
 
 
 @pytest.mark.parametrize("assumption", TESTED)
@@ -405,15 +406,15 @@ def test_general_advice_does_not_hide_the_cause() -> None:
         (rejected_test(RATE, "sampling", "another rate"), UNOBSERVED.none_found(1)),
     ],
 )
-def test_a_cause_explains_what_follows_from_it(test: RunTest, cause: RunTest) -> None:
-    assert advice_on([test], [test]) == (test.advice,)
-    assert advice_on([test, cause], [test, cause]) == (cause.advice,)
+def test_a_cause_explains_what_follows_from_it(test: Issue, cause: Issue) -> None:
+    assert advice_on([test], [test]) == (test.fix,)
+    assert advice_on([test, cause], [test, cause]) == (cause.fix,)
 
 
 MODULES = [
     importlib.import_module(module.name)
-    for package in (judge, probes)
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    for package in (judge, observers)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 ]
 FOUND = {id(value): value for module in MODULES for value in vars(module).values() if isinstance(value, Fault)}
 FAULTS = [*FOUND.values()]
@@ -424,7 +425,7 @@ def test_each_fault_has_a_name_and_advice_of_its_own() -> None:
     assert len(FAULTS) > 50
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     assert [fault.name for fault in FAULTS if not re.fullmatch(r"[a-z-]+", fault.name)] == []
-    assert {fault.assumption for fault in FAULTS} <= {*TESTED}
+    assert {fault.condition for fault in FAULTS} <= {*TESTED}
     assert [fault.name for fault in FAULTS if not fault.advice.endswith(".")] == [canaries.CONTRADICTED.name]
 
 
@@ -462,7 +463,8 @@ def compared_words(source: str) -> list[str]:
 def test_the_judge_compares_no_words() -> None:
     """A sentence can change without a verdict: code decides by names, fields and numbers."""
     plugin = Path(str(canaries.__file__)).parents[1]
-    modules = [module for name in ("judge", "outcomes", "probes") for module in sorted((plugin / name).glob("*.py"))]
+    rooms = [plugin / name for name in ("judge", "outcomes", "observers")]
+    modules = [module for room in rooms for module in sorted(room.rglob("*.py"))]
     assert len(modules) > 30
     assert {module.name: found for module in modules if (found := compared_words(module.read_text()))} == {}
 

@@ -12,7 +12,7 @@ from opacus.schedulers import ExponentialGradClip, LambdaGradClip, LambdaNoise
 from support.opacus_training import Training, recorded, scheduled
 
 from dpspec_recording.judge.bounds import ScheduleBounds
-from dpspec_recording.probes.clip_limits import LIMITS, ClipLimits, clip_limit
+from dpspec_recording.observers.sensitivity.clip_limits import LIMITS, ClipLimits, clip_limit
 
 Script = Callable[[Training], None]
 

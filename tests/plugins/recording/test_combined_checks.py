@@ -17,10 +17,9 @@ from dpspec.stats.conformance import noise_tests, sampling, table
 from dpspec.stats.conformance.evidence import NoiseSums, RunEvidence
 from dpspec.stats.conformance.measurement import LEVEL, Measurement
 from dpspec_recording.judge.combined_checks import combined, corrected
+from dpspec_recording.observers.noise.noise import Noise
 from dpspec_recording.outcomes.conditions import TESTED
-from dpspec_recording.outcomes.faults import RunTest, checks_of
-from dpspec_recording.outcomes.outcome import run_tests
-from dpspec_recording.probes.noise import Noise
+from dpspec_recording.outcomes.issue import Issue, checks_of, with_tests
 from dpspec_recording.watching import noise_statistics
 
 
@@ -43,11 +42,11 @@ def test_a_run_has_one_check_for_each_assumption(recordings: Recordings) -> None
         assert check.detectable is not None
 
 
-def result_of(assumption: str, p_value: float, title: str = "name", *, exact: bool = False, **values: Any) -> RunTest:
+def result_of(assumption: str, p_value: float, title: str = "name", *, exact: bool = False, **values: Any) -> Issue:
     of_test = {name: values.pop(name) for name in ("limit_of",) if name in values}
     test = f"{title}, exact" if exact else title
     check = Check(assumption=assumption, test=test, p_value=p_value, observed="reported", **values)
-    return RunTest(name="test", title=title, check=check, is_exact=exact, **of_test)
+    return Issue(name="test", condition=assumption, level="deviates", text=title, test=check, is_exact=exact, **of_test)
 
 
 def test_p_values_count_the_statistical_tests_alone() -> None:
@@ -64,7 +63,7 @@ def test_a_violated_exact_test_rejects_alone() -> None:
     ]
     (check,) = checks_of(combined(corrected(tests)))
     assert (check.p_value, check.test, check.measured) == (0.0, "steps, exact", 4.0)
-    tests[1] = replace(tests[1], check=replace(tests[1].check, p_value=1.0))
+    tests[1] = replace(tests[1], test=replace(tests[1].check, p_value=1.0))
     assert combined(corrected(tests))[0].check.test == "name"
     assert check.note == "1 of 2 tests pass; few"
 
@@ -77,7 +76,7 @@ def test_a_check_names_all_rejected_tests_with_their_values() -> None:
         result_of("clipping", 0.0, "d", exact=True, measured=5.0, privacy="data-dependent"),
     ]
     (test,) = combined(corrected(tests))
-    assert (test.title, test.check.test, test.check.measured) == ("a; c; d", "a; c; d, exact", 7.0)
+    assert (test.text, test.check.test, test.check.measured) == ("a; c; d", "a; c; d, exact", 7.0)
     assert test.check.note == "1 of 4 tests pass; also c: reported 3"
     (alone,) = combined(corrected(tests[:1]))
     assert alone == tests[0]
@@ -89,7 +88,7 @@ def test_the_limit_is_the_largest_of_the_tests_of_all_steps() -> None:
     (check,) = checks_of(combined(tests))
     assert check.detectable == 0.2
     assert "4 of 4 tests pass (limits of other quantities: up to 50%)" in check.note
-    unlimited = [replace(test, check=replace(test.check, detectable=None)) for test in tests]
+    unlimited = [replace(test, test=replace(test.check, detectable=None)) for test in tests]
     assert combined(unlimited)[0].check.detectable is None
 
 
@@ -158,7 +157,7 @@ def test_normalized_products_find_what_raw_products_find() -> None:
         sums = NoiseSums.of(np.square(rows).sum(axis=1), rows, rows.shape[1])
         raw = [c for c in table.of_runs([], [RunEvidence(noise_log=sums)]) if c.assumption == "independent-noise"]
         run = replace(run_with({}, ended=False, columns={"noise_squares": np.nan}), rows=rows)
-        p_value = min(test.check.p_value for test in run_tests(Noise.judge(None, run)))
+        p_value = min(test.check.p_value for test in with_tests(Noise.judge(None, run)))
         assert p_value <= max(1e-12, 4.0 * min(check.p_value for check in raw))
         smaller += p_value < 1e-9
     assert smaller > 20

@@ -9,13 +9,13 @@ import torch
 from support.facts_only import run_with
 
 from dpspec.contract import Assumption
+from dpspec_recording.observers.sensitivity.contributions import ContributionFacts, Contributions
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
-from dpspec_recording.outcomes.outcome import Outcome, run_tests
+from dpspec_recording.outcomes.issue import Statement, with_tests
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.probes.contributions import ContributionFacts, Contributions
 
 
-def doubts(outcomes: Iterable[Outcome]) -> list[str]:
+def doubts(outcomes: Iterable[Statement]) -> list[str]:
     """The statuses of the assumption that each record was clipped."""
     return [o.status for o in outcomes if isinstance(o, Assumption) and o.name == PER_RECORD_CLIPPING]
 
@@ -38,7 +38,7 @@ def test_a_sum_that_was_clipped_as_one(length: float, rows: float, reported: flo
     vars(run)["internal"] = replace(run.internal, sum_norm=length * ones, reported=reported * ones)
     facts = ContributionFacts(norm_type="", sum_type="")
     outcomes = list(Contributions.judge(facts, run))
-    assert all(test.check.p_value == 1.0 for test in run_tests(outcomes))  # a loop may clip each record too
+    assert all(test.check.p_value == 1.0 for test in with_tests(outcomes))  # a loop may clip each record too
     assert doubts(outcomes) == ["unchecked"] * is_found
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
-from dpspec_recording.probes.replays import OTHERS_MOVED, SUM_MOVED, Replays
+from dpspec_recording.observers.sensitivity.replays import OTHERS_MOVED, SUM_MOVED, Replays
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

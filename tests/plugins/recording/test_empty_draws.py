@@ -16,7 +16,7 @@ from support.opacus_training import Training
 import dpspec
 from dpspec.accounting import Mixture, PrivacyLoss
 from dpspec_recording.judge.bounds import ScheduleEpsilon, _empty_draw, _EmptyDraws, _with_empty_draws, poisson_epsilon
-from dpspec_recording.probes.batches import FILLED
+from dpspec_recording.observers.sampling.batches import FILLED
 
 Script = Callable[[Training], None]
 

@@ -25,7 +25,7 @@ from dpspec_recording.folder.events import (
 )
 from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.writer import INTERNAL, LogWriter, RunWriter
-from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.observers.all import OBSERVERS
 
 
 @given(st.lists(st.integers(0, MOST_RECORDS - 1), max_size=60))
@@ -130,4 +130,4 @@ def test_other_states_are_refused_with_their_place(changed, place, tmp_path):
     log.append(msgspec.msgpack.decode(encode(STATE_OF_A_RUN)) | changed)
     log.close()
     with pytest.raises(RecordingError, match=rf"internal.log: event 2 at byte \d+: .*{re.escape(place)}"):
-        RunFolder.open(tmp_path / "run", PROBES).states()
+        RunFolder.open(tmp_path / "run", OBSERVERS).states()

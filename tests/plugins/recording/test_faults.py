@@ -11,7 +11,7 @@ from dpspec_recording.outcomes.conditions import ASSUMABLE, CONDITIONS, TESTED, 
 from dpspec_recording.outcomes.faults import Fault
 
 FAULT = Fault(
-    name="a-fault", assumption="noise-scale", title="steps", observed="reported", source="here", advice="Mend it."
+    name="a-fault", condition="noise-scale", title="steps", observed="reported", source="here", advice="Mend it."
 )
 
 
@@ -26,13 +26,13 @@ def test_the_example_of_a_fault() -> None:
 def test_a_comparison_of_all_steps_is_exact(count: int, whole: bool, expected: Sequence[object]) -> None:
     test = FAULT.none_found(count, "note", 0.1, whole=whole)
     assert (test.check.p_value, test.check.test, test.is_exact) == tuple(expected)
-    assert (test.check.note, test.check.detectable, test.title) == ("note", 0.1, "steps")
-    assert (test.name, test.channel, test.advice) == ("a-fault", "noise", "Mend it.")
+    assert (test.check.note, test.check.detectable, test.text) == ("note", 0.1, "steps")
+    assert (test.name, test.channel, test.fix) == ("a-fault", "noise", "Mend it.")
 
 
 def test_a_measurement_keeps_its_title_and_may_have_other_advice() -> None:
     test = FAULT.measured(Measurement("other", 1.0, 2.0, 0.5, None), "", limit_of="one-step", advice="Else.")
-    assert (test.title, test.check.test, test.limit_of, test.advice) == ("other", "other", "one-step", "Else.")
+    assert (test.text, test.check.test, test.limit_of, test.fix) == ("other", "other", "one-step", "Else.")
 
 
 def test_each_condition_has_a_statement_or_advice() -> None:

@@ -19,11 +19,11 @@ from torch.overrides import BaseTorchFunctionMode
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec_recording.judge.bounds import phases_of
+from dpspec_recording.observers.noise.noise import WITHOUT_NOISE
+from dpspec_recording.observers.sensitivity.ghost import ADDED
+from dpspec_recording.observers.sensitivity.ghost import Ghost as GhostProbe
+from dpspec_recording.observers.sensitivity.replays import SUM_MOVED, Replays
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
-from dpspec_recording.probes.ghost import ADDED
-from dpspec_recording.probes.ghost import Ghost as GhostProbe
-from dpspec_recording.probes.noise import WITHOUT_NOISE
-from dpspec_recording.probes.replays import SUM_MOVED, Replays
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -12,7 +12,7 @@ from support.public_mistakes.parts import OwnLoop
 from torch import Tensor
 from torch.nn import functional
 
-from dpspec_recording.probes.noisy_gradients import NoisyGradients
+from dpspec_recording.observers.update_rule.noisy_gradients import NoisyGradients
 from dpspec_recording.step_replay import trace as trace_module
 from dpspec_recording.step_replay.gradient_map import GradientMap
 

@@ -16,7 +16,7 @@ from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.reader import RunFolder, read_start
 from dpspec_recording.folder.script_facts import ScriptFacts
 from dpspec_recording.folder.writer import PUBLIC
-from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.observers.all import OBSERVERS
 from dpspec_recording.recorder import writer_of
 
 KEPT = Path(__file__).parent / "kept"
@@ -59,7 +59,7 @@ def record(folder: Path) -> None:
 def test_a_kept_recording_is_read_and_judged(number: int, tmp_path: Path) -> None:
     folder = shutil.copytree(KEPT / f"format-{number}", tmp_path / "run")
     assert read_start(folder / PUBLIC)[0].format == number
-    found = RunFolder.open(folder, PROBES)
+    found = RunFolder.open(folder, OBSERVERS)
     *steps, end, scored = found.steps()
     assert [type(event) for event in (*steps, end, scored)] == [PublicStep] * STEPS + [Facts, Scored]
     assert [step.step for step in found.internal()] == [1, 2, 3]

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.contract.findings import Check
 from dpspec_recording.judge.sentences import confirmations
-from dpspec_recording.probes.replays import OTHERS_MOVED, SUM_MOVED, Replays
+from dpspec_recording.observers.sensitivity.replays import OTHERS_MOVED, SUM_MOVED, Replays
 from dpspec_recording.step_replay.loaded_batch import comes_from, note_batches
 from dpspec_recording.step_replay.measure import _change_in_any_order
 from dpspec_recording.step_replay.trace import StepTrace
@@ -181,7 +181,7 @@ def test_a_number_of_the_batch_that_the_loss_uses_is_asked(loss: Loss, tmp_path:
     assert replays is not None
     tried, replayed = replays.tried, replays.replayed
     assert (replayed, tried > 5) == (1, True)
-    confirmed = " ".join(confirmations(found.run, 1, (), None))
+    confirmed = " ".join(confirmations(found.run, 1, ()))
     assert f"only 1 of {tried:.0f} chosen steps was replayed to test this (" in confirmed
 
 

@@ -10,8 +10,8 @@ from support.checked_runs import CheckedRun
 from support.opacus_training import Training, recorded
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from dpspec_recording.probes.parameters import LOADED, MOVED, RETURNED
-from dpspec_recording.probes.passes import OTHER_PARAMETERS
+from dpspec_recording.observers.gradient_parameters.passes import OTHER_PARAMETERS
+from dpspec_recording.observers.update_rule.parameters import LOADED, MOVED, RETURNED
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

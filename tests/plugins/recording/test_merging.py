@@ -14,8 +14,8 @@ from dpspec_recording.folder.merging import (
     Across,
     joined,
 )
-from dpspec_recording.probes.clip_limits import ClipLimitFacts
-from dpspec_recording.probes.reported_gradients import GradientFacts
+from dpspec_recording.observers.sensitivity.clip_limits import ClipLimitFacts
+from dpspec_recording.observers.update_rule.reported_gradients import GradientFacts
 from dpspec_recording.step_replay.facts import ReplayFacts, SizeFacts
 
 

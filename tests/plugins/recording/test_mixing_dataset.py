@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup
-from dpspec_recording.rules.mixing_dataset import MixingDataset, MixingFacts, mixed_records
+from dpspec_recording.observers.sensitivity.mixing_dataset import MixingDataset, MixingFacts, mixed_records
 
 RECORDS = 60
 X = torch.randn(RECORDS, 8, generator=torch.Generator().manual_seed(1))

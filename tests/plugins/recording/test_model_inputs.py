@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, default_collate
 
 import dpspec
 from dpspec.contract.rules import RuleRun, RuleSetup
-from dpspec_recording.rules.model_inputs import ChangedInputs
+from dpspec_recording.observers.sensitivity.model_inputs import ChangedInputs
 
 RUN, MODEL = RuleRun(own_loop=False, steps=100, delta=1e-5), nn.Linear(6, 2)
 

@@ -15,10 +15,9 @@ from support.facts_only import run_with
 from torch import nn
 
 import dpspec
-from dpspec_recording.outcomes.faults import checks_of
-from dpspec_recording.outcomes.outcome import run_tests
+from dpspec_recording.observers.noise.noise import ALONG, INDEPENDENCE, PAIRS, Noise
+from dpspec_recording.outcomes.issue import checks_of, with_tests
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.probes.noise import ALONG, INDEPENDENCE, PAIRS, Noise
 from dpspec_recording.sums.loop_gradients import LoopGradients
 from dpspec_recording.watching.noise_statistics import (
     INTERVALS,
@@ -259,7 +258,7 @@ def made(*processes: NoiseStatistics, rows: Any = None, ended: bool = True) -> l
     given = np.random.default_rng(1).standard_normal((10, 36)) if rows is None else rows
     run = replace(run, rows=given)
     vars(run)["internal"] = None
-    return [*checks_of(run_tests(Noise.judge(run.fact(Noise), run)))]
+    return [*checks_of(with_tests(Noise.judge(run.fact(Noise), run)))]
 
 
 def test_good_statistics_give_seven_tests() -> None:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 import dpspec
 from dpspec.contract import Check
 from dpspec_recording.folder.events import encode
-from dpspec_recording.outcomes.faults import checks_of as checks_of_tests
-from dpspec_recording.outcomes.outcome import run_tests
-from dpspec_recording.probes.noise import ALONG, EXTREME, INDEPENDENCE, SIZE, Noise, why_squares_vary
+from dpspec_recording.observers.noise.noise import ALONG, EXTREME, INDEPENDENCE, SIZE, Noise, why_squares_vary
+from dpspec_recording.outcomes.issue import checks_of as checks_of_tests
+from dpspec_recording.outcomes.issue import with_tests
 from dpspec_recording.watching.noise_sketch import NoiseSketch
 from dpspec_recording.watching.noise_statistics import NoiseFacts, NoiseStatistics
 from dpspec_recording.watching.noise_watch import NoiseWatch
@@ -261,7 +261,7 @@ def checks_of(watch: NoiseWatch, shapes: Sequence[tuple[int, ...]]) -> list[Chec
     run = run_with({Noise: NoiseFacts(processes=(read,))}, columns={"noise_squares": np.nan}, layers=layers)
     vars(run)["internal"] = None
     run = dataclasses.replace(run, layers=np.zeros(len(layers)), quietest=np.full(len(layers), np.nan))
-    return [*checks_of_tests(run_tests(Noise.judge(run.fact(Noise), run)))]
+    return [*checks_of_tests(with_tests(Noise.judge(run.fact(Noise), run)))]
 
 
 SHAPES: list[list[tuple[int, ...]]] = [
@@ -569,7 +569,7 @@ def test_noise_of_another_scale_is_neither_uneven_nor_dependent(scale: float) ->
         run = run_with({Noise: NoiseFacts(processes=(found,))}, steps=40, columns=columns, layers=(("all", 3000),))
         squares = np.full(1, 3000.0 * scale**2)
         run = dataclasses.replace(run, layers=40.0 * squares, quietest=0.95 * squares, rows=np.stack(rows))
-        tests = [*run_tests(Noise.judge(run.fact(Noise), run))]
+        tests = [*with_tests(Noise.judge(run.fact(Noise), run))]
         rejecting = {one.name for one in tests if one.check.p_value < REJECTED and one.name != "noise-shape"}
         assert rejecting == ({INDEPENDENCE.name} if repeats and scale > 0.1 else set())
         assert len([one for one in tests if one.name == SIZE.name]) == 3

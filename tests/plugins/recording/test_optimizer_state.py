@@ -14,7 +14,7 @@ from support.opacus_training import Training, recorded
 from support.plain_loop import plain_loop
 from torch import nn
 
-from dpspec_recording.probes.optimizer_state import OptimizerState
+from dpspec_recording.observers.update_rule.optimizer_state import OptimizerState
 from dpspec_recording.watching.optimizer_updates import AuditedUpdates
 
 Between = Callable[[torch.optim.Optimizer], None]

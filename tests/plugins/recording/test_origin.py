@@ -13,8 +13,8 @@ import dpspec
 from dpspec.integrations.federated import check_rounds, record_rounds
 from dpspec.results import codec
 from dpspec_recording.folder.reader import RunFolder
+from dpspec_recording.observers.all import OBSERVERS
 from dpspec_recording.origin import origin
-from dpspec_recording.probes.builtin import PROBES
 
 ROWS = TensorDataset(torch.arange(20.0).reshape(20, 1))
 PARAMETERS = [torch.zeros(3, dtype=torch.float32), torch.zeros(2, dtype=torch.float64)]
@@ -60,6 +60,6 @@ def test_a_result_has_the_origin_without_the_salt(tmp_path: Path) -> None:
     net = nn.Linear(1, 1)
     with dpspec.record(tmp_path / "run", model=net, optimizer=torch.optim.SGD(net.parameters(), lr=1.0), loader=loader):
         pass
-    header = RunFolder.open(tmp_path / "run", PROBES).header
+    header = RunFolder.open(tmp_path / "run", OBSERVERS).header
     assert header.dataset == "Subset of TensorDataset"
     assert not header.federated

@@ -10,7 +10,7 @@ from support.opacus_training import Training, recorded
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from dpspec_recording.probes.replays import Replays
+from dpspec_recording.observers.sensitivity.replays import Replays
 from dpspec_recording.step_replay.facts import BATCH_BEFORE
 
 pytest.importorskip("opacus")

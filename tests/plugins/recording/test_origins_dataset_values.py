@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 from torch.utils.data import DataLoader
 
-from dpspec_recording.probes.replays import Replays
+from dpspec_recording.observers.sensitivity.replays import Replays
 from dpspec_recording.step_replay.calls import Pauses, StepCalls
 from dpspec_recording.step_replay.dependencies import TracedStep
 from dpspec_recording.step_replay.facts import DATASET

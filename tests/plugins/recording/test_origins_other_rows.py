@@ -11,7 +11,7 @@ from support.public_mistakes.parts import OpacusTraining, OwnLoop
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from dpspec_recording.probes.replays import Replays
+from dpspec_recording.observers.sensitivity.replays import Replays
 from dpspec_recording.step_replay.facts import ROWS
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.ci]

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from dpspec.contract.rules import RuleRun
-from dpspec_recording.probes.rules import Rules
-from dpspec_recording.rules import standardized_features
-from dpspec_recording.rules.class_weights_from_labels import RULE, ClassWeightFacts, follows_from
-from dpspec_recording.rules.standardized_features import ScalingFacts, StandardizedFeatures
+from dpspec_recording.observers.rules import Rules
+from dpspec_recording.observers.sensitivity import standardized_features
+from dpspec_recording.observers.sensitivity.class_weights_from_labels import RULE, ClassWeightFacts, follows_from
+from dpspec_recording.observers.sensitivity.standardized_features import ScalingFacts, StandardizedFeatures
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

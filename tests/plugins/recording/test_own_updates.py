@@ -12,7 +12,7 @@ from support.checked_runs import Question, check_run, run_page
 from support.opacus_training import Training
 from torch.nn.functional import cross_entropy
 
-from dpspec_recording.probes.updates import WITH_RECORDS, Updates
+from dpspec_recording.observers.update_rule.updates import WITH_RECORDS, Updates
 
 #: What a step may read: of the batch, as the script left it.
 seen: dict[str, Any] = {}

@@ -22,10 +22,10 @@ from dpspec_recording.folder.recording import next_part, open_run
 from dpspec_recording.folder.writer import INTERNAL, PUBLIC, RunWriter
 from dpspec_recording.judge import joined_checks, recorded_run
 from dpspec_recording.judge.bounds import phases_of
-from dpspec_recording.probes.batches import Batches
-from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.passes import Passes
-from dpspec_recording.probes.replays import OTHERS_MOVED
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.gradient_parameters.passes import Passes
+from dpspec_recording.observers.sampling.batches import Batches
+from dpspec_recording.observers.sensitivity.replays import OTHERS_MOVED
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -361,20 +361,20 @@ def test_parts_that_cannot_be_joined_are_refused(first: Any, begun: Path, tmp_pa
         Job(begun, resume=False).run(first[1])
     Job(begun, steps=2).run(first[1])
     with pytest.raises(RecordingError, match="part 2 of a run: check the folder that holds all parts"):
-        open_run(begun / "part-2", PROBES)
+        open_run(begun / "part-2", OBSERVERS)
     shutil.copytree(begun / "part-2", begun / "part-4")
     with pytest.raises(RecordingError, match="parts 1, 2, 4: one is missing"):
-        open_run(begun, PROBES)
+        open_run(begun, OBSERVERS)
     (begun / "part-4").rename(begun / "part-3")
     with pytest.raises(RecordingError, match="not the recording of this part"):
-        open_run(begun, PROBES)
+        open_run(begun, OBSERVERS)
     shutil.rmtree(begun / "part-3")
     (begun / "part-3").mkdir()
     assert checked(begun).verdict == "proved"  # the process was killed before it wrote anything
     assert next_part(begun) == 4
     edit(begun / "part-2" / PUBLIC, lambda event: event.get("header", {}).update(records=401))
     with pytest.raises(RecordingError, match="has another records than the first part"):
-        open_run(begun, PROBES)
+        open_run(begun, OBSERVERS)
 
 
 @pytest.mark.ci
@@ -416,7 +416,7 @@ def test_ranks_are_resumed_after_a_kill(tmp_path: Path) -> None:
     assert found.run.steps == 6 + 13 + 6
     shutil.rmtree(jobs.folder / "part-2" / "rank-1")
     with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):
-        open_run(jobs.folder, PROBES)
+        open_run(jobs.folder, OBSERVERS)
 
 
 @pytest.mark.ci
@@ -435,7 +435,7 @@ def test_jobs_that_are_killed_before_their_first_step_are_omitted(tmp_path: Path
         jobs.folder / "part-3" / "rank-1" / INTERNAL, payloads(jobs.folder / "part-2" / "rank-1" / INTERNAL)[:2]
     )
     with pytest.raises(RecordingError, match="rank 0 of 2 is missing"):  # the part may have trained
-        open_run(jobs.folder, PROBES)
+        open_run(jobs.folder, OBSERVERS)
     assert jobs.run(epochs=1) == [0, 0]
     found = checked(jobs.folder)
     assert (found.verdict, found.run.folder.numbers) == ("proved", (2, 4))
@@ -478,7 +478,7 @@ def test_a_part_that_the_recorder_gave_up_counts(tmp_path: Path) -> None:
     assert [jobs.run(epochs=1), jobs.run(epochs=1, prepare=unreadable)] == [[0, 0]] * 2
     shutil.rmtree(jobs.folder / "part-2" / "rank-1")
     with pytest.raises(RecordingError, match="rank 1 of 2 is missing"):
-        open_run(jobs.folder, PROBES)
+        open_run(jobs.folder, OBSERVERS)
 
 
 @pytest.mark.ci

@@ -27,8 +27,8 @@ from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.writer import CANARIES, INTERNAL, PUBLIC, RunWriter
 from dpspec_recording.judge import assumptions
 from dpspec_recording.judge.canaries import CanaryBound, doubts
-from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.replays import REMOVED
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.sensitivity.replays import REMOVED
 
 DELTA = 1e-5
 
@@ -165,7 +165,7 @@ def test_every_coin_and_every_guess_is_accounted_for(scored):
         correct.append(sum(coins[i] == 0 for i in low) + sum(coins[i] == 1 for i in high))
     found = checked(folder).canaries
     assert (found.guesses, found.correct) == ((16, 48, 144, 400), tuple(correct))
-    assert int(coins.sum()) == 400 - RunFolder.open(folder, PROBES).header.left_out
+    assert int(coins.sum()) == 400 - RunFolder.open(folder, OBSERVERS).header.left_out
     assert found.lower == guess_counts.epsilon_lower(400, found.guesses, correct, DELTA, 0.95)
     single = [one_run.epsilon_lower(400, r, v, DELTA, 0.95) for r, v in zip(found.guesses, correct, strict=True)]
     assert found.lower <= max(single)
@@ -176,12 +176,12 @@ def test_who_was_drawn_is_who_was_there_and_the_sampling_is_tested_on_them(score
     out = set((200 + np.flatnonzero(planted.coins == 0)).tolist())
     seen: set[int] = set()
     for public, kept in zip(
-        RunFolder.open(folder, PROBES).steps(), RunFolder.open(folder, PROBES).internal(), strict=False
+        RunFolder.open(folder, OBSERVERS).steps(), RunFolder.open(folder, OBSERVERS).internal(), strict=False
     ):
         assert public.drawn == public.rows == len(kept.members)
         seen |= set(kept.members.tolist())
     assert not seen & out
-    header = RunFolder.open(folder, PROBES).header
+    header = RunFolder.open(folder, OBSERVERS).header
     assert (header.records, header.present, header.canaries) == (600, 600 - len(out), 400)
     found = checked(folder)
     assert found.conformance.status == "no-deviation-found"

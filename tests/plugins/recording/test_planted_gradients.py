@@ -16,8 +16,8 @@ import dpspec
 from dpspec.errors import ExitCode, UsageError
 from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.writer import CANARIES
+from dpspec_recording.observers.all import OBSERVERS
 from dpspec_recording.planting.planted import MOST_COORDINATES, GradientCanaries
-from dpspec_recording.probes.builtin import PROBES
 
 N, M, FEATURES = 60, 200, 400
 
@@ -97,7 +97,7 @@ def test_a_score_counts_the_steps_that_drew_a_canary(physical, tmp_path):
     run, made = recorded(tmp_path / "run", 3, noise=0.0, physical=physical, scale=0.0)
     run.score()
     counts = np.zeros(M)
-    folder = RunFolder.open(tmp_path / "run", PROBES)
+    folder = RunFolder.open(tmp_path / "run", OBSERVERS)
     for public, kept in zip(folder.steps(), folder.internal(), strict=False):
         drawn = kept.members[kept.members >= N] - N
         counts[drawn] += 1

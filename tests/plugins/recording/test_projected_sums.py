@@ -10,7 +10,7 @@ from support.checked_runs import CheckedRun, checked, run_page
 from support.public_mistakes.parts import OwnLoop, norms_of
 from torch import Tensor
 
-from dpspec_recording.probes.replays import OTHERS_MOVED, SUM_MOVED, Replays
+from dpspec_recording.observers.sensitivity.replays import OTHERS_MOVED, SUM_MOVED, Replays
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

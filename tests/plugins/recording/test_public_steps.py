@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import dpspec
 from dpspec import json_records
 from dpspec.errors import UsageError
-from dpspec_recording.probes.gradient_map import GradientMap
-from dpspec_recording.probes.noisy_gradients import NoisyGradientFacts, NoisyGradients
-from dpspec_recording.probes.public_steps import PublicFacts, PublicSteps
-from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules
+from dpspec_recording.observers.rules import RuleFact, RuleFacts, Rules
+from dpspec_recording.observers.update_rule.gradient_map import GradientMap
+from dpspec_recording.observers.update_rule.noisy_gradients import NoisyGradientFacts, NoisyGradients
+from dpspec_recording.observers.update_rule.public_steps import PublicFacts, PublicSteps
+from dpspec_recording.observers.update_rule.second_optimizer import OtherOptimizer, OtherOptimizers, ReplayedGradients
 from dpspec_recording.public_data import PublicData
-from dpspec_recording.rules.second_optimizer import OtherOptimizer, OtherOptimizers, ReplayedGradients
 from dpspec_recording.step_replay.facts import MapFacts
 
 Loss = Callable[["Mixed", Tensor, Tensor], Tensor]

@@ -27,14 +27,14 @@ from dpspec_recording.folder.writer import INTERNAL, PUBLIC
 from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.judge.executed_run import observe
-from dpspec_recording.probes.batches import Batches, BatchFacts
-from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.contributions import ContributionFacts, Contributions
-from dpspec_recording.probes.noisy_gradients import MEDDLED
-from dpspec_recording.probes.passes import Passes, PassFacts
-from dpspec_recording.probes.probe import Probe
-from dpspec_recording.probes.replays import OTHERS_MOVED, Replays
-from dpspec_recording.probes.sums import SumFacts, Sums
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.gradient_parameters.passes import Passes, PassFacts
+from dpspec_recording.observers.observer import Observer
+from dpspec_recording.observers.sampling.batches import Batches, BatchFacts
+from dpspec_recording.observers.sensitivity.contributions import ContributionFacts, Contributions
+from dpspec_recording.observers.sensitivity.replays import OTHERS_MOVED, Replays
+from dpspec_recording.observers.sensitivity.sums import SumFacts, Sums
+from dpspec_recording.observers.update_rule.noisy_gradients import MEDDLED
 from dpspec_recording.step_replay.facts import PROCESSES
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -197,7 +197,7 @@ def test_comparisons_of_sharded_ranks_count_in_all_parts() -> None:
 
 
 def test_a_joined_step_is_the_union_of_the_ranks(sound: Path) -> None:
-    joined, ranks = observe(sound)[0], [RunFolder.open(sound / f"rank-{rank}", PROBES) for rank in range(2)]
+    joined, ranks = observe(sound)[0], [RunFolder.open(sound / f"rank-{rank}", OBSERVERS) for rank in range(2)]
     steps = zip(*(list(one.steps())[:-1] for one in ranks), *(list(one.internal()) for one in ranks), strict=True)
     for number, (made, whole) in enumerate(zip(steps, joined.folder.internal(), strict=True)):
         first, second, mine, theirs = made
@@ -391,7 +391,7 @@ def test_a_rank_that_is_withheld_or_cut_leaves_the_claim_open(name, size, sound,
 
 def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
     whole: Any = observe(sound / ".." / "other")[0].end
-    seen: list[dict[type[Probe[Any]], Any]] = [
+    seen: list[dict[type[Observer[Any]], Any]] = [
         {
             Passes: PassFacts(passes=9, moved=0, steps=4, unseen=0, compared=9),
             Sums: SumFacts(compared=4, edited=0),
@@ -406,7 +406,7 @@ def test_a_fault_of_one_rank_is_one_of_all(sound: Path) -> None:
         },
     ]
     one, other = (replace(whole, observed=whole.observed | {k.name: v for k, v in facts.items()}) for facts in seen)
-    found = of_ranks([one, other], [0], PROBES)
+    found = of_ranks([one, other], [0], OBSERVERS)
     assert found.of(Sums) == SumFacts(compared=8, edited=1)
     assert found.of(Passes) == PassFacts(passes=17, moved=2, steps=8, unseen=1, compared=16)
     assert found.of(Contributions) == ContributionFacts(norm_type="bfloat16", sum_type="")

@@ -24,7 +24,7 @@ from dpspec_recording.folder.facts import Facts, read_facts
 from dpspec_recording.folder.reader import RunFolder, _require_sane, read_log
 from dpspec_recording.folder.writer import INTERNAL, PUBLIC, LogWriter
 from dpspec_recording.judge.recorded_run import _summed_norms
-from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.observers.all import OBSERVERS
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_second_recorder_of_a_folder_is_refused_while_the_first_writes_and_aft
         run.stepped()
     with pytest.raises(UsageError, match="already holds a recording"):
         dpspec.record(tmp_path / "run", model=model).__enter__()
-    assert len(list(RunFolder.open(tmp_path / "run", PROBES).steps())) == 2
+    assert len(list(RunFolder.open(tmp_path / "run", OBSERVERS).steps())) == 2
 
 
 def test_a_folder_of_something_else_and_the_loader_are_left_alone(tmp_path):
@@ -158,7 +158,7 @@ def test_impossible_numbers_are_answered_or_refused_in_bounded_memory(change, so
 
 
 def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
-    noted = next(one.written() for one in RunFolder.open(sound, PROBES).steps() if isinstance(one, Facts))
+    noted = next(one.written() for one in RunFolder.open(sound, OBSERVERS).steps() if isinstance(one, Facts))
     facts = {name: msgspec.msgpack.decode(fact) for name, fact in noted.observed.items()}
     others = [
         {"gradients": {"steps": 1, "summed": 1, "different": 1, "hidden": 2**64 - 1}},
@@ -172,7 +172,7 @@ def test_facts_that_no_recorder_writes_are_refused(sound, tmp_path, capsys):
         made = rebuilt(sound, tmp_path / f"{number}", end=other)
         assert main(["check", str(made), "--epsilon", "1"]) == 3
         assert f"{made}" in "".join(capsys.readouterr().err.split("\n"))
-    for absent, probe in {probe.name: probe for probe in PROBES if probe.name in never_none}.items():
+    for absent, probe in {probe.name: probe for probe in OBSERVERS if probe.name in never_none}.items():
         others = {name: fact for name, fact in noted.observed.items() if name != absent}
         with pytest.raises(RecordingError, match=f"{absent}: Expected `object`"):
             read_facts(msgspec.structs.replace(noted, observed=others), "here", [probe])
@@ -194,7 +194,7 @@ def test_the_header_is_read_key_by_key(key, value, message, sound, tmp_path):
     copy = shutil.copytree(sound, tmp_path / "run")
     edit(copy / PUBLIC, lambda event: event.get("header", {}).update({key: value}))
     with pytest.raises(DpspecError, match=rf"public\.log: event 1 at byte 0: .*{message}") as error:
-        RunFolder.open(copy, PROBES)
+        RunFolder.open(copy, OBSERVERS)
     assert error.value.exit_code == 3
 
 
@@ -203,13 +203,13 @@ def test_other_formats_are_refused_by_their_number(version, sound, tmp_path):
     copy = shutil.copytree(sound, tmp_path / "run")
     edit(copy / PUBLIC, lambda event: event.update(format=version) if event["event"] == "start" else None)
     with pytest.raises(RecordingError, match=rf"public\.log: format {version} is of another version of dpspec"):
-        RunFolder.open(copy, PROBES)
+        RunFolder.open(copy, OBSERVERS)
 
 
 def test_folders_of_earlier_formats_must_be_recorded_again(tmp_path):
     (tmp_path / "run.json").write_text('{"dpspec-run": 20}')
     with pytest.raises(RecordingError, match="a recording of an earlier version of dpspec: record again"):
-        RunFolder.open(tmp_path, PROBES)
+        RunFolder.open(tmp_path, OBSERVERS)
     with dpspec.record(tmp_path, model=nn.Linear(2, 2), overwrite=True):
         assert not (tmp_path / "run.json").exists()
 
@@ -218,9 +218,9 @@ def test_keys_of_later_formats_are_ignored(sound, tmp_path):
     copy = shutil.copytree(sound, tmp_path / "run")
     for name in (PUBLIC, INTERNAL):
         edit(copy / name, lambda event: event.update(later=[1]))
-    found = RunFolder.open(copy, PROBES)
-    assert len(list(found.steps())) == len(list(RunFolder.open(sound, PROBES).steps()))
-    assert found.states() == RunFolder.open(sound, PROBES).states()
+    found = RunFolder.open(copy, OBSERVERS)
+    assert len(list(found.steps())) == len(list(RunFolder.open(sound, OBSERVERS).steps()))
+    assert found.states() == RunFolder.open(sound, OBSERVERS).states()
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_events_in_another_order_are_refused(order, sound, tmp_path):
     copy = shutil.copytree(sound, tmp_path / "run")
     write_payloads(copy / PUBLIC, order(payloads(copy / PUBLIC)))
     with pytest.raises(RecordingError, match=r"public\.log: event \d+ at byte \d+: "):
-        list(RunFolder.open(copy, PROBES).steps())
+        list(RunFolder.open(copy, OBSERVERS).steps())
 
 
 @pytest.mark.parametrize("content", [b"", b"\x93", b"\xc1", b"\x91" * 100_000, b"\x81\xa5event\x01"])
@@ -242,7 +242,7 @@ def test_bytes_that_are_no_event_are_refused_with_their_place(content, sound, tm
     write_payloads(copy / PUBLIC, [first, content, *others])
     for read in (lambda found: list(found.steps()), lambda found: found.weights):
         with pytest.raises(RecordingError, match=r"public\.log: event 2 at byte \d+: "):
-            read(RunFolder.open(copy, PROBES))
+            read(RunFolder.open(copy, OBSERVERS))
 
 
 def test_pipes_and_links_are_not_followed(tmp_path):
@@ -314,7 +314,7 @@ def test_a_missing_log_is_named(sound, tmp_path):
     copy = shutil.copytree(sound, tmp_path / "run")
     (copy / PUBLIC).unlink()
     with pytest.raises(RecordingError, match=r"has no public\.log"):
-        RunFolder.open(copy, PROBES)
+        RunFolder.open(copy, OBSERVERS)
 
 
 @pytest.mark.parametrize("name", ["rate", "told_rate"])

@@ -5,7 +5,7 @@ import torch
 from support.facts_only import run_with
 
 from dpspec_recording.judge.recorded_run import RecordedRun, float32_excess
-from dpspec_recording.probes.contributions import ContributionFacts, Contributions
+from dpspec_recording.observers.sensitivity.contributions import ContributionFacts, Contributions
 
 
 def run_with_norms(norm_type: str | None) -> RecordedRun:

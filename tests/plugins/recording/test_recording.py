@@ -19,9 +19,9 @@ from dpspec.cli.app import main
 from dpspec.errors import UsageError
 from dpspec_recording.folder.events import UNSEEN, PublicStep
 from dpspec_recording.folder.reader import RunFolder
-from dpspec_recording.probes.batches import Batches
-from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.parameters import Parameters
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.sampling.batches import Batches
+from dpspec_recording.observers.update_rule.parameters import Parameters
 
 WAYS = {
     "flat": {},
@@ -38,7 +38,7 @@ WAYS = {
 
 
 def steps_of(folder):
-    run = RunFolder.open(folder, PROBES)
+    run = RunFolder.open(folder, OBSERVERS)
     *public, end = run.steps()
     internal = list(run.internal())
     assert [step.step for step in public] == [step.step for step in internal] == list(range(1, len(public) + 1))
@@ -223,7 +223,7 @@ def test_a_fault_of_the_recorder_ends_the_recording_and_never_the_training(tmp_p
         "OSError: [Errno 28] No space left on device"
     ]
     assert all(torch.equal(a, b) for a, b in zip(without, way.model.parameters(), strict=True))
-    found = list(RunFolder.open(tmp_path / "run", PROBES).steps())
+    found = list(RunFolder.open(tmp_path / "run", OBSERVERS).steps())
     assert [type(step) for step in found] == [PublicStep]
     assert found[0].rows != UNSEEN
 

@@ -9,7 +9,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
-from dpspec_recording.rules.records_in_model import HeldRecords, RecordsInModel, rows_in
+from dpspec_recording.observers.sensitivity.records_in_model import HeldRecords, RecordsInModel, rows_in
 
 X = torch.randn(60, 8, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()

@@ -23,7 +23,7 @@ from dpspec_recording.folder.facts import Facts
 from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.weights import TensorDigest
 from dpspec_recording.folder.writer import INTERNAL, PUBLIC, RunWriter
-from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.observers.all import OBSERVERS
 from dpspec_recording.released_model import digests_of_state, released_model
 
 
@@ -157,7 +157,7 @@ def test_the_first_rank_has_the_digests(tmp_path: Path) -> None:
         torch.save(training.model.state_dict(), tmp_path / f"{rank}.pt")
 
     assert Ranked(tmp_path / "run", batch=100, epochs=1, within=saved).run() == [0, 0]
-    assert isinstance(RunFolder.open(tmp_path / "run" / "rank-1", PROBES).weights, str)
+    assert isinstance(RunFolder.open(tmp_path / "run" / "rank-1", OBSERVERS).weights, str)
     assert dpspec.check(tmp_path / "run", epsilon=50, model=tmp_path / "1.pt").proved
 
 
@@ -186,7 +186,7 @@ def test_a_file_with_gradients_in_attributes_of_parameters_is_refused(tmp_path: 
 def test_damage_of_any_byte_range_is_found(name: str, trained: Any, tmp_path: Path) -> None:
     """Each half of 32 ranges of a log is flipped."""
     folder, _ = trained
-    states = len(RunFolder.open(folder, PROBES).states())
+    states = len(RunFolder.open(folder, OBSERVERS).states())
     copy = shutil.copytree(folder, tmp_path / "copy")
     content = (folder / name).read_bytes()
     ends = np.linspace(0, len(content), 33).astype(int).tolist()
@@ -195,7 +195,7 @@ def test_damage_of_any_byte_range_is_found(name: str, trained: Any, tmp_path: Pa
         flipped = bytes(byte ^ 0x55 for byte in content[middle:end])
         (copy / name).write_bytes(content[:middle] + flipped + content[end:])
         try:
-            read = RunFolder.open(copy, PROBES)
+            read = RunFolder.open(copy, OBSERVERS)
             complete = any(isinstance(entry, Facts) for entry in read.steps())
             complete &= len([*read.internal()]) > 0 and len(read.states()) == states
         except (RecordingError, UsageError):

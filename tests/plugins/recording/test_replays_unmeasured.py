@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, one_hot
 
 import dpspec
 from dpspec.errors import SpecError
+from dpspec_recording.observers.sensitivity.replays import Replays
 from dpspec_recording.outcomes.conditions import NOT_REPLAYED
-from dpspec_recording.probes.replays import Replays
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

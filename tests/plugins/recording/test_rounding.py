@@ -13,7 +13,7 @@ from support.plain_loop import plain_loop, rebuilt
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from dpspec_recording.probes.model_state import CHANGED, ModelStateFacts
+from dpspec_recording.observers.model_state.model_state import CHANGED, ModelStateFacts
 from dpspec_recording.watching.module_values import ModuleValues
 from dpspec_recording.watching.rounding import BlockSums
 

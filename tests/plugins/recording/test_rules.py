@@ -23,18 +23,19 @@ from dpspec.contract.results import open_cautions
 from dpspec.contract.rules import Rule, RuleRun, RuleSetup, RuleStep, TrainingRule
 from dpspec.errors import RecordingError
 from dpspec_recording.folder.events import Header
+from dpspec_recording.observers.constants.metric_scheduler import MetricScheduler
+from dpspec_recording.observers.noise import guessable_seed
+from dpspec_recording.observers.own_rules import RULES
+from dpspec_recording.observers.released_model.trained_before import TrainedBefore
+from dpspec_recording.observers.rules import RuleFact, RuleFacts, Rules, code_of
+from dpspec_recording.observers.sampling.run_counts import EmptyBatchSkipped, LargeDelta, MoreRows, ZeroGradientRows
+from dpspec_recording.observers.sensitivity import model_inputs
+from dpspec_recording.observers.sensitivity.class_weights_from_labels import ClassWeightsFromLabels
+from dpspec_recording.observers.sensitivity.duplicate_records import DuplicateRecords, ids_in
+from dpspec_recording.observers.sensitivity.paired_records import PairedRecords, windows_of_a_value
+from dpspec_recording.observers.sensitivity.standardized_features import StandardizedFeatures
+from dpspec_recording.observers.update_rule.second_optimizer import SecondOptimizer
 from dpspec_recording.pending_step import PendingStep
-from dpspec_recording.probes.rules import RuleFact, RuleFacts, Rules, code_of
-from dpspec_recording.rules import guessable_seed, model_inputs
-from dpspec_recording.rules.builtin import RULES
-from dpspec_recording.rules.class_weights_from_labels import ClassWeightsFromLabels
-from dpspec_recording.rules.duplicate_records import DuplicateRecords, ids_in
-from dpspec_recording.rules.metric_scheduler import MetricScheduler
-from dpspec_recording.rules.paired_records import PairedRecords, windows_of_a_value
-from dpspec_recording.rules.run_counts import EmptyBatchSkipped, LargeDelta, MoreRows, ZeroGradientRows
-from dpspec_recording.rules.second_optimizer import SecondOptimizer
-from dpspec_recording.rules.standardized_features import StandardizedFeatures
-from dpspec_recording.rules.trained_before import TrainedBefore
 from dpspec_recording.step_replay.trace import StepTrace
 
 RUN = RuleRun(own_loop=False, steps=100, delta=1e-5)

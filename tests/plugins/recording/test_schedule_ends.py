@@ -28,11 +28,11 @@ from dpspec_recording.judge import check
 from dpspec_recording.judge.bounds import ScheduleBounds, ScheduleEpsilon, shuffled_epsilon
 from dpspec_recording.judge.findings import schedule_findings
 from dpspec_recording.judge.recorded_run import RecordedRun, float32_excess
-from dpspec_recording.probes.clip_limits import ClipLimitFacts, ClipLimits
-from dpspec_recording.probes.contributions import ContributionFacts, Contributions
-from dpspec_recording.probes.gradient_map import GradientMap
-from dpspec_recording.probes.noisy_gradients import NoisyGradientFacts, NoisyGradients
-from dpspec_recording.probes.reported_gradients import GradientFacts, ReportedGradients
+from dpspec_recording.observers.sensitivity.clip_limits import ClipLimitFacts, ClipLimits
+from dpspec_recording.observers.sensitivity.contributions import ContributionFacts, Contributions
+from dpspec_recording.observers.update_rule.gradient_map import GradientMap
+from dpspec_recording.observers.update_rule.noisy_gradients import NoisyGradientFacts, NoisyGradients
+from dpspec_recording.observers.update_rule.reported_gradients import GradientFacts, ReportedGradients
 from dpspec_recording.step_replay.facts import MapFacts
 
 STEPS, DELTA, SIGMA = 24, 1e-5, 4.0

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun
 from dpspec_recording.judge.recorded_run import read_run
-from dpspec_recording.probes.rules import Rules
-from dpspec_recording.rules import trained_before
-from dpspec_recording.rules.trained_before import TrainedBefore
+from dpspec_recording.observers.released_model import trained_before
+from dpspec_recording.observers.released_model.trained_before import TrainedBefore
+from dpspec_recording.observers.rules import Rules
 from dpspec_recording.scripts.session import start
 
 RECORDS, FEATURES = 300, 6

@@ -24,8 +24,8 @@ from dpspec.errors import UsageError
 from dpspec_recording.folder.place import the_recording
 from dpspec_recording.folder.reader import RunFolder
 from dpspec_recording.folder.recording import open_run
-from dpspec_recording.probes.batches import Batches
-from dpspec_recording.probes.builtin import PROBES
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.sampling.batches import Batches
 from dpspec_recording.scripts import session as sessions
 from dpspec_recording.scripts.session import OTHER_LIBRARIES, start
 
@@ -82,7 +82,7 @@ class Private:
 
 
 def facts_of(session, number=1):
-    return RunFolder.open(session.folder / str(number), PROBES).script
+    return RunFolder.open(session.folder / str(number), OBSERVERS).script
 
 
 def plainly(model, steps=3):
@@ -173,7 +173,7 @@ def test_a_training_that_goes_on_after_another_one_is_recorded_in_parts(script):
 
     session = script(call)
     for number in (1, 2):
-        run = open_run(session.folder / str(number), PROBES)
+        run = open_run(session.folder / str(number), OBSERVERS)
         assert run.numbers == (1, 2)
         assert statuses(session, number)["released-model"].status != "violated"
 
@@ -202,7 +202,7 @@ def test_an_engine_for_each_round_continues_the_recording_of_the_model(script):
 
     session = script(call)
     assert [folder.name for folder in session.folders] == ["1"]
-    assert open_run(session.folder / "1", PROBES).numbers == (1, 2)
+    assert open_run(session.folder / "1", OBSERVERS).numbers == (1, 2)
 
 
 @pytest.mark.ci
@@ -279,7 +279,7 @@ def test_a_late_session_claims_less(script):
 )
 def test_an_end_by_an_error_is_noted_and_by_exit_is_not(script, error, noted):
     session = script(lambda: Training(epochs=1).run(), error=error)
-    *_, end = RunFolder.open(session.folder / "1", PROBES).steps()
+    *_, end = RunFolder.open(session.folder / "1", OBSERVERS).steps()
     assert end.error == noted
 
 
@@ -466,7 +466,7 @@ def test_a_client_of_one_engine_is_one_training_with_a_part_for_each_load(script
     session = script(client_of_one_engine(best=False), client=True)
     found = check_run(session.folder / "1", CLAIM)
     assert (found.verdict, found.fine, len(session.folders)) == ("proved", True, 1)
-    assert len(open_run(session.folder / "1", PROBES).parts) == 2
+    assert len(open_run(session.folder / "1", OBSERVERS).parts) == 2
     without = script(client_of_one_engine(best=False), folder="without")
     assert check_run(without.folder / "1", CLAIM).status[1] == "deviates"
 
@@ -558,4 +558,4 @@ def test_a_model_that_is_prepared_again_is_recorded_with_its_last_engine_alone(s
 
     session = script(call)
     assert [folder.name for folder in session.folders] == ["1"]
-    assert (open_run(session.folder / "1", PROBES).header.part, session.failures) == (0, [])
+    assert (open_run(session.folder / "1", OBSERVERS).header.part, session.failures) == (0, [])

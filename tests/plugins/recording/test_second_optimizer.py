@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
-from dpspec_recording.rules.second_optimizer import OtherOptimizer, SecondOptimizer
+from dpspec_recording.observers.update_rule.second_optimizer import OtherOptimizer, SecondOptimizer
 
 FEDERATED, OPACUS = (RuleRun(own_loop=own_loop, steps=100, delta=1e-5) for own_loop in (True, False))
 

@@ -22,11 +22,11 @@ from dpspec_recording.fsdp2 import refuse_precision, shard_of
 from dpspec_recording.judge import joined_checks
 from dpspec_recording.judge.bounds import phases_of
 from dpspec_recording.judge.executed_run import observe
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.gradient_parameters.passes import OTHER_PARAMETERS
+from dpspec_recording.observers.update_rule.noisy_gradients import MEDDLED
+from dpspec_recording.observers.update_rule.parameters import MOVED
 from dpspec_recording.outcomes.conditions import PER_RECORD_CLIPPING
-from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.noisy_gradients import MEDDLED
-from dpspec_recording.probes.parameters import MOVED
-from dpspec_recording.probes.passes import OTHER_PARAMETERS
 from dpspec_recording.ranks import rank_watch
 from dpspec_recording.shards import local
 
@@ -99,7 +99,7 @@ def test_four_ranks_are_proved_as_one_process(tmp_path: Path) -> None:
 
 
 def test_a_joined_step_has_the_rows_of_all_ranks(sgd: Path) -> None:
-    run, ranks = observe(sgd)[0], [RunFolder.open(sgd / f"rank-{rank}", PROBES) for rank in (0, 1)]
+    run, ranks = observe(sgd)[0], [RunFolder.open(sgd / f"rank-{rank}", OBSERVERS) for rank in (0, 1)]
     assert [name for name, _ in run.header.layers[:2]] == ["0.weight on rank 0", "0.bias on rank 0"]
     assert run.header.parameters == 16 * 7 + 2 * 17
     steps = zip(*(list(one.steps())[:-1] for one in ranks), *(list(one.internal()) for one in ranks), strict=True)

@@ -7,15 +7,15 @@ from importlib import import_module
 import pytest
 
 import dpspec_recording.judge
-import dpspec_recording.probes
+import dpspec_recording.observers
 from dpspec.contract.rules import MADE_TWICE
+from dpspec_recording.observers.own_rules import RULES
 from dpspec_recording.outcomes.faults import Fault
-from dpspec_recording.rules.builtin import RULES
 
 FAULTS = {
     f"{module.name}.{name}": value
-    for package in (dpspec_recording.probes, dpspec_recording.judge)
-    for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    for package in (dpspec_recording.observers, dpspec_recording.judge)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     for name, value in vars(import_module(module.name)).items()
     if isinstance(value, Fault)
 }

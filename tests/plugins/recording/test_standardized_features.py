@@ -7,8 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from dpspec.contract.rules import RuleRun, RuleSetup, RuleStep
-from dpspec_recording.rules.class_weights_from_labels import ClassWeightsFromLabels
-from dpspec_recording.rules.standardized_features import StandardizedFeatures, filled_columns
+from dpspec_recording.observers.sensitivity.class_weights_from_labels import ClassWeightsFromLabels
+from dpspec_recording.observers.sensitivity.standardized_features import StandardizedFeatures, filled_columns
 
 RUN = RuleRun(own_loop=False, steps=100, delta=1e-5)
 

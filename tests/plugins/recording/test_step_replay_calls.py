@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
-from dpspec_recording.probes.replays import Replays
+from dpspec_recording.observers.sensitivity.replays import Replays
 from dpspec_recording.step_replay.calls import StepCalls
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -12,7 +12,7 @@ from torch import nn
 
 from dpspec.contract.findings import Check
 from dpspec_recording.audited_steps import AuditedSteps
-from dpspec_recording.probes.replays import OTHERS_MOVED, SUM_MOVED
+from dpspec_recording.observers.sensitivity.replays import OTHERS_MOVED, SUM_MOVED
 from dpspec_recording.step_replay.calls import Pauses
 from dpspec_recording.step_replay.timeline import PassTimeline
 from dpspec_recording.step_replay.trace import StepTrace

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from dpspec.contract.rules import RuleRun, RuleSetup
-from dpspec_recording.rules.trained_before import TrainedBefore
+from dpspec_recording.observers.released_model.trained_before import TrainedBefore
 
 RUN = RuleRun(own_loop=False, steps=100, delta=1e-5)
 

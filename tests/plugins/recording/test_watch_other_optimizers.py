@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpspec
-from dpspec_recording.probes.replays import Replays
+from dpspec_recording.observers.sensitivity.replays import Replays
 
 Change = Callable[[Tensor], Tensor]
 

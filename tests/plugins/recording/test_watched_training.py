@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 import dpspec
 from dpspec.errors import NothingToRunError, UsageError
 from dpspec_recording.folder.reader import RunFolder
-from dpspec_recording.probes.builtin import PROBES
-from dpspec_recording.probes.noise import Noise
+from dpspec_recording.observers.all import OBSERVERS
+from dpspec_recording.observers.noise.noise import Noise
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -107,7 +107,7 @@ def test_datasets_and_samplers_without_indices_train_as_without_the_recorder(loa
         with pytest.raises(NothingToRunError, match="the batches of the sampler are not lists of integers"):
             checked(tmp_path / "run")
     else:
-        assert any("IterableDataset" in note for note in RunFolder.open(tmp_path / "run", PROBES).header.notes)
+        assert any("IterableDataset" in note for note in RunFolder.open(tmp_path / "run", OBSERVERS).header.notes)
         assert checked(tmp_path / "run").verdict == "open"
 
 
@@ -121,7 +121,7 @@ def test_unsized_datasets_are_recorded(tmp_path: Path) -> None:
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
             run.stepped()
-    assert RunFolder.open(tmp_path / "run", PROBES).header.records is None
+    assert RunFolder.open(tmp_path / "run", OBSERVERS).header.records is None
     assert checked(tmp_path / "run").verdict == "open"
 
 

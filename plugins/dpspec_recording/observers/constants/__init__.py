@@ -1,0 +1,1 @@
+"""The origin of the constants."""

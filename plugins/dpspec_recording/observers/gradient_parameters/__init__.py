@@ -1,0 +1,1 @@
+"""The parameters at which gradients are computed."""

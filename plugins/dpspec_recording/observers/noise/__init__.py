@@ -1,0 +1,1 @@
+"""The noise that is added: its size, shape, independence and secrecy."""

@@ -1,0 +1,1 @@
+"""The trainings that the released model has seen, beyond the recorded steps."""

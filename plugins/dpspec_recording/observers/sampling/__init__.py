@@ -1,0 +1,1 @@
+"""Who is drawn: whether batches are the samples that the accounting assumes."""

@@ -1,0 +1,1 @@
+"""The values that move the parameters: noisy sums and public numbers alone."""

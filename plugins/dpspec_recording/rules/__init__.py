@@ -1,1 +1,0 @@
-"""Rules on a recorded training: one file for each observation, ``builtin`` lists them, ``observed`` runs them."""
