@@ -228,8 +228,8 @@ def _guarantee(audit: AuditResult, delta: float, claimed: Scope, file: str) -> F
             names = joined([point.name or point.text for point in audit.recording.open])
             judged = f"dpspec check {file} --adjacency {claimed.adjacency}"
             hint = (
-                f"the recording leaves {names} open: `{judged}` says why. If --assume or --public settles this, write "
-                "the result (--report json=FILE) and enter it"
+                f"the recording leaves {names} open: `{judged}` says why. If --assume, --public or --accept settles "
+                "this, write the result (--report json=FILE) and enter it"
             )
         subject = f"{file}: {quoted(audit.name)} has no certified epsilon of one record in the scope of the budget"
         raise LedgerError(f"{subject}: {hint}")

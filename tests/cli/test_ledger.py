@@ -47,7 +47,13 @@ def test_a_training_a_result_and_a_declared_release(dpspec, source, begun, tmp_p
     plain_loop(tmp_path / "night", 20, seed=0x5EED_0F_7E57)
     statistic = source("statistic", "{kind: approx-dp, epsilon: 0.5, delta: 1e-9}")
     assert dpspec("run", statistic, "--report", "json=statistic.json").code == 0
-    ended = dpspec("ledger", "add", "night", "statistic.json")
+    ended = dpspec("ledger", "add", "night")  # no record moves the sums of this loop
+    assert ended.code == 1
+    assert "leaves sensitivity open" in ended.err
+    assert "--accept settles this, write the result" in ended.err
+    checked = dpspec("check", "night", "--delta", "1e-7", "--accept", "not-replayed", "--report", "json=night.json")
+    assert checked.code == 5, checked.err  # it claims nothing
+    ended = dpspec("ledger", "add", "night.json", "statistic.json")
     assert ended.code == 0, ended.err
     assert "entered night: gaussian (noise 1, rate 0.1, 20 times) [recorded]" in ended.out
     assert names(begun) == ["counts", "night", "statistic"]

@@ -56,7 +56,8 @@ def recorded(folder, steps, **options):
     from dpspec_recording.judge.run_claim import RunClaim
 
     plain_loop(folder, steps, seed=SECRET, **options)
-    (audit,) = check_run(folder, RunClaim(delta=1e-7)).audits
+    # no record moves the sums of this loop
+    (audit,) = check_run(folder, RunClaim(delta=1e-7, accept=("not-replayed",))).audits
     return audit
 
 
@@ -211,6 +212,7 @@ def test_each_entry_draws_its_own_samples():
     assert [b["sample"] for b in plain(read_yaml(text, "l").root)["mechanism"]["releases"]] == ["s", "s", "s-2", "s-2"]
 
 
+@pytest.mark.ci  # two searches for what fits
 def test_numbers_that_fit_are_of_another_sample():
     """In the sample of the ledger's own entry the noise would need to be larger."""
     drawn = {"kind": "gaussian", "sigma": 2.0, "rate": 0.1, "sample": "s"}

@@ -45,12 +45,16 @@ def run_page(checked: CheckedRun, width: int, *, every: bool = False) -> str:
     return (terminal.render if every else terminal.render_brief)(checked.result, width=width)
 
 
-def audit_by_spec(folder: Path, *, access: str = "") -> tuple[int, dict[str, Any]]:
-    """Return the exit code and the audit of the spec of a recorded run, after ``verify`` passes."""
+def audit_by_spec(folder: Path, *, access: str = "", training: str = "") -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the audit of the spec of a recorded run, after ``verify`` passes.
+
+    access, training: further lines of the spec before its adjacency and in its training.
+    """
     with contextlib.chdir(folder.parent):
         assert main(["new", "spec", "found", "--from", folder.name]) == 0
         spec = Path("found.yaml").read_text()
-        Path("found.yaml").write_text(spec.replace("  adjacency:", f"{access}  adjacency:"))
+        spec = spec.replace("  adjacency:", f"{access}  adjacency:").replace("training:\n", f"training:\n{training}")
+        Path("found.yaml").write_text(spec)
         code = main(["run", "found.yaml", "--report", "json=result.json"])
         assert main(["verify", "result.json"]) == 0
         (audit,) = codec.load(Path("result.json").read_text()).audits

@@ -120,7 +120,8 @@ class BetweenSteps(TorchDispatchMode):
     Attributes:
         of_batch: Values that operations compute from the last traced batch.
         before: The same of the traced batch before.
-        of_dataset: Values that they compute from the dataset, or from earlier batches.
+        of_dataset: Values that they compute from the dataset, or from batches.
+        loaded: The last batch.
     """
 
     def __init__(self, parameters: Sequence[Tensor], pauses: Pauses, dataset: Iterable[Tensor] | None = None) -> None:
@@ -129,7 +130,14 @@ class BetweenSteps(TorchDispatchMode):
         self._parameters, self._pauses = parameters, pauses
         self.of_batch, self.before = FollowedValues(parameters), FollowedValues(parameters)
         self.of_dataset = FollowedValues(parameters, dataset or (), 0 if dataset is None else MOST_OPERATIONS)
+        self.loaded = FollowedValues(parameters)
         self._active, self._whole = False, WholeFunctions(self)
+
+    def load(self, batch: Sequence[Tensor]) -> None:
+        """The loader returns the tensors of a batch."""
+        self.of_dataset.add(batch)
+        self.loaded = FollowedValues(self._parameters)
+        self.loaded.add(batch)
 
     def begin(self, trace: StepTrace, batch: Sequence[Tensor], released: Sequence[Tensor] = ()) -> None:
         """Note the values of a stopped trace that come from the tensors of its batch.

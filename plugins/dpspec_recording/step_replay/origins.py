@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from dpspec_recording.step_replay.calls import Pauses
 from dpspec_recording.step_replay.dependencies import Origin, Region, TracedStep, dependencies, regions_of
 from dpspec_recording.step_replay.facts import BATCH_BEFORE, DATASET, ROWS, TABLE, WEIGHTS
-from dpspec_recording.step_replay.followed_values import BetweenSteps, FollowedValues
+from dpspec_recording.step_replay.followed_values import BetweenSteps
 from dpspec_recording.step_replay.python_numbers import PythonNumbers
 from dpspec_recording.step_replay.trace import address_of
 
@@ -46,19 +46,32 @@ _DEPENDENT = 20.0
 _LONGEST, _MOST = 4096, 64
 
 
-class Followed:
-    """Values that operations computed from records before the step.
+class OfBatchBefore:
+    """Values that operations computed from the batch before."""
 
-    values: returns them. with_rows: whether tensors with a row for each record of the batch or the dataset count, which
-    may be labels, or tables that :class:`RecordTable` finds.
+    def __init__(self, between: BetweenSteps) -> None:
+        self._between = between
+
+    def regions(self, _: TracedStep, tensor: Tensor) -> Iterator[Region]:
+        if tensor in self._between.of_batch:
+            yield Region(tensor)
+
+
+class OfDataset:
+    """Values that operations computed from the dataset or from earlier batches.
+
+    Tensors with a row for each record of the batch or the dataset do not count: they may be labels, or tables that
+    :class:`RecordTable` finds. Nor do other parts of the loaded batch, of which the script makes physical batches.
     """
 
-    def __init__(self, values: Callable[[], FollowedValues], *, with_rows: bool) -> None:
-        self._values, self._with_rows = values, with_rows
+    def __init__(self, between: BetweenSteps) -> None:
+        self._between = between
 
     def regions(self, step: TracedStep, tensor: Tensor) -> Iterator[Region]:
-        lengths = () if self._with_rows else (len(step.batch[0]), 0 if step.drawn is None else step.drawn.records)
-        if tensor in self._values() and not (tensor.dim() and len(tensor) in lengths):
+        lengths = len(step.batch[0]), 0 if step.drawn is None else step.drawn.records
+        loaded = self._between.loaded
+        is_of_step = tensor in loaded and any(part in loaded for part in step.batch)
+        if tensor in self._between.of_dataset and not is_of_step and not (tensor.dim() and len(tensor) in lengths):
             yield Region(tensor)
 
 
@@ -236,8 +249,8 @@ class SumOrigins:
         self.weights: list[TrainedWeights] = []
         self._of_weights = EarlierWeights(earlier)
         self._origins: dict[str, Origin] = {
-            BATCH_BEFORE: Followed(lambda: self.between.of_batch, with_rows=True),
-            DATASET: Followed(lambda: self.between.of_dataset, with_rows=False),
+            BATCH_BEFORE: OfBatchBefore(self.between),
+            DATASET: OfDataset(self.between),
             TABLE: RecordTable(),
             ROWS: DatasetRows(lambda: dataset or self.constants.tables.values()),
             WEIGHTS: self._of_weights,

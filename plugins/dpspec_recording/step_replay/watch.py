@@ -258,7 +258,7 @@ class ReplayedSteps(Replayer):
     def _load(self, batch: Any, records: int) -> None:
         """The loader returns a batch: another one of the step if a forward pass began, else the first."""
         self.origins.between.stop(keep=True)
-        self.origins.between.of_dataset.add(tensors_in(batch))
+        self.origins.between.load(tensors_in(batch))
         if self._log.has_ended or not self._log.steps:
             return
         self.stop()

@@ -11,6 +11,7 @@ import pytest
 from opacus.schedulers import ExponentialGradClip, LambdaGradClip, LambdaNoise
 from support.opacus_training import Training, recorded, scheduled
 
+from dpspec.accounting import PrivacyLoss
 from dpspec_recording.judge.bounds import ScheduleBounds
 from dpspec_recording.observers.sensitivity.clip_limits import LIMITS, ClipLimits, clip_limit
 
@@ -160,8 +161,15 @@ def test_no_larger_norm_than_the_noise_is_no_deviation(made: dict[str, Any], scr
 
 
 @pytest.mark.ci
-def test_noise_for_longer_gradients_gives_no_lower_bound(tmp_path: Path) -> None:
+def test_noise_for_longer_gradients_lowers_the_lower_end(tmp_path: Path) -> None:
+    """Contributions are at most half as long as those to which the noise belongs."""
     run = recorded(tmp_path / "run", changed(norms_of_layers(0.5, 0.5, 0.5, 0.5)), clip=LONG, **LAYERS)
-    assert not ScheduleBounds(run.run).epsilon("zero-out", 1e-5, 1).tight
-    run = recorded(tmp_path / "other", clip=LONG, **LAYERS)
-    assert ScheduleBounds(run.run).epsilon("zero-out", 1e-5, 1).tight
+    bound = ScheduleBounds(run.run).epsilon("zero-out", 1e-5, 1)
+    (phase,) = run.phases
+    upper, lower = (
+        PrivacyLoss.of_steps([(factor * phase.noise_multiplier, phase.rate, phase.steps)]).epsilon(1e-5)
+        for factor in (1.0, 2.0)
+    )
+    assert bound.tight
+    assert bound.interval is not None
+    assert (bound.interval.lower, bound.interval.upper) == (pytest.approx(lower.lower), pytest.approx(upper.upper))

@@ -475,9 +475,9 @@ class Texts(OwnLoop):
 @pytest.mark.ci
 @pytest.mark.parametrize("norm_of_padding", [True, False])
 def test_a_norm_without_the_padding_is_found(norm_of_padding: bool, tmp_path: Path) -> None:
-    """Tokens cannot be scaled: other records and a single token show the longest contributions."""
+    """Tokens cannot be scaled: batches of equal records show the longest contributions at larger parameters."""
     found = trained(tmp_path / "run", plain, loop=Texts(norm_of_padding=norm_of_padding))
-    assert found.run.fact(Replays).replayed >= 2.0
+    replays = found.run.fact(Replays)
+    assert replays.replayed >= 2.0
     assert (found.status == ("proved", "no-deviation-found")) is norm_of_padding
-    if not norm_of_padding:
-        assert any(SUM_MOVED.title in check.test for check in found.checks if check.p_value == 0.0)
+    assert (replays.longest > 1.04) is not norm_of_padding

@@ -106,6 +106,27 @@ def test_calls_within_a_step_are_followed_from_its_batch():
         assert is_moved(found, lambda batch, computed: centered(batch, computed[1]), computed) == moved
 
 
+def test_physical_batches_of_one_loaded_batch_are_no_earlier_batch():
+    found = origins(torch.randn(RECORDS, WIDTH))
+    parts = torch.randn(2 * BATCH - 1, WIDTH).tensor_split(2)
+
+    def is_dataset(batch: Tensor) -> bool:
+        trace = StepTrace()
+        trace.start()
+        total = batch.sum(0) + parts[1].sum(0)
+        trace.stop()
+        found.steps.clear()
+        found.note(TracedStep(trace, [batch], {id(batch)}), [total])
+        return found.steps[DATASET] > 0
+
+    found.between.load([parts[0]._base])
+    assert not is_dataset(parts[0])
+    assert is_dataset(torch.randn(BATCH, WIDTH))  # another batch, which the loader did not return
+    following = torch.randn(BATCH, WIDTH)
+    found.between.load([following])
+    assert is_dataset(following)
+
+
 def test_a_tensor_without_a_memory_ends_the_search_alone(monkeypatch):
     x = torch.randn(RECORDS, WIDTH)
     found = origins(x)

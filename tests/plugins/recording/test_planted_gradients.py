@@ -79,7 +79,8 @@ def test_removed_noise_is_contradicted_by_every_iterate(seed, access, tmp_path):
     assert found.verdict in ("refuted", "contradicted")
     assert "one run, all noisy gradients, 200 canaries of a recorded script" in found.reason
     assert "200 canaries (gradients), " in " ".join(run_page(found, 200, every=True).split())
-    code, audit = audit_by_spec(tmp_path / "run", access=f"  access: {access}\n")
+    unreplayed = "  accept: {not-replayed: no step with gradient canaries can be replayed}\n"
+    code, audit = audit_by_spec(tmp_path / "run", access=f"  access: {access}\n", training=unreplayed)
     assert (code, audit["verdicts"][0]["verdict"]) == (1, "contradicted")
     assert audit["conformance"]["status"] == "deviates"
     (evidence,) = audit["evidence"]

@@ -204,10 +204,12 @@ def test_clipping_in_half_precision_is_charged(tmp_path: Path) -> None:
     assert found.status == ("proved", "no-deviation-found")
     largest = max(step.largest for step in found.run.folder.internal())
     assert 1.0 + 1e-4 < largest < 1.0 + 5 * 2.0**-8
-    assert found.phases[0].noise_multiplier == pytest.approx(1.1 / (1.0 + 5 * 2.0**-8), rel=1e-12)
-    assert found.costs[1].interval is not None
-    assert full.costs[1].interval is not None
-    assert found.costs[1].interval.lower > full.costs[1].interval.upper
+    (phase,) = found.phases
+    assert (phase.noise_multiplier, phase.counted_share) == (1.1, pytest.approx(1.0 / (1.0 + 5 * 2.0**-8), rel=1e-12))
+    ours, whole = found.costs[1].interval, full.costs[1].interval
+    assert ours is not None
+    assert whole is not None
+    assert ours.lower < whole.lower < whole.upper < ours.upper
     assert "Gradients were clipped in bfloat16" in run_page(found, 200)
 
 
