@@ -117,6 +117,8 @@ class Replays(Observer[ReplayFacts]):
         if facts is not None and facts.varying:
             text += "; the loss uses numbers that vary between steps (no loss of earlier steps)"
         yield asked("one-record", f"{text}{why_not_replayed(run)}")
+        finite = "gradients of all records are finite: no guard skips NaN or overflow"
+        yield asked("unmixed-batches", finite)
         # the other branch may not have run
         if facts is not None and facts.testing:
             steps = several(facts.testing, "traced step")

@@ -116,9 +116,10 @@ class ReportedGradients(Observer[GradientFacts]):
             f", and the noise is Gaussian in all directions, of one size for all batches, and {tails}" if tails else ""
         )
         sentences = [
-            "the loop reports every drawn batch, skips none by its records or size, cuts and fills none, and "
-            "draws them at random (by no hash, list or loss); its norms (after all weights), sums and noise are true, "
-            f"no loss or norm decides that noise is drawn again, no key or random number has two uses{its_tails}"
+            "each record enters each step by its own coin with the one declared rate (no buckets, strata, households, "
+            "turns, hash, list or loss); the loop reports every drawn batch, and skips, cuts and fills none",
+            "the loop's norms (after all weights), sums and noise are true, "
+            f"no loss or norm decides that noise is drawn again, no key or random number has two uses{its_tails}",
         ]
         if run.header.federated:
             sentences.append(
