@@ -50,7 +50,7 @@ def test_optimizers_of_clients_are_no_caution_at_the_first_round(tmp_path: Path)
         ("half the noise", "times the declared standard deviation"),
         ("fixed clients", "variance of inclusions per record"),
         ("weights by size", "rejected tests: largest clipped norm"),
-        ("same seed", "draw new noise for every coordinate at every step"),
+        ("same seed", "Draw new noise for every coordinate of every tensor at every step"),
     ],
 )
 def test_a_fault_of_the_server_is_found(fault: str, message: str, tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ def test_the_rounds_of_flower_are_proved_without_amplification(tmp_path: Path) -
     ("fault", "message"),
     [
         ("weights by size", "gradients other than the reported sum and noise"),
-        ("same noise", "draw new noise for every coordinate at every step"),
+        ("same noise", "Draw new noise for every coordinate of every tensor at every step"),
         ("clip norm", "largest clipped norm"),
         ("two replies", "largest clipped norm"),
     ],

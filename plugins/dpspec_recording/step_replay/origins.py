@@ -61,7 +61,7 @@ class OfDataset:
     """Values that operations computed from the dataset or from earlier batches.
 
     Tensors with a row for each record of the batch or the dataset do not count: they may be labels, or tables that
-    :class:`RecordTable` finds. Nor do other parts of the loaded batch, of which the script makes physical batches.
+    :class:`RecordTable` finds. Other parts of the loaded batch do not count either: they may be physical batches.
     """
 
     def __init__(self, between: BetweenSteps) -> None:
