@@ -31,7 +31,7 @@ _SCALES, _RECORDS = (1.0, -30.0, 30.0, 0.0), 2
 #: a thousand, the outputs of one layer saturate its loss, and an overflow shows nothing.
 _PARAMETER_SCALES = (1.0, 10.0, 1000.0)
 
-#: The largest number of pairs of records that are replaced if the loop takes another branch with half of them.
+#: The largest number of pairs of records that are replaced if the loop takes another branch with half of the records.
 _PAIRS = 8
 
 #: Roundings of a sum per record, and at least.
@@ -65,7 +65,7 @@ class LoopReplays:
         self.replacements = 0
         self._step, self._sums, self._clip_norm, self._projection, self._note = step, sums, clip_norm, projection, note
         self._random, self._held = random.SystemRandom(), step.held_records()
-        # a loop that picks its records one by one reads no tensor of the batch, which has copies of them
+        # a loop that picks its records one by one reads no tensor of the batch, which has copies
         arguments = (tensors_in((operation.args, dict(operation.kwargs))) for operation in step.trace.operations)
         self._reads_batch = not {*map(id, step.batch)}.isdisjoint(map(id, itertools.chain.from_iterable(arguments)))
         self._executed = flat(sums).detach() if projection is None else self._repeated([], {})
@@ -120,7 +120,7 @@ class LoopReplays:
         self._note(moved=moved / self._clip_norm)
 
     def replace_with_boundless(self) -> None:
-        """Give a record numbers beyond all others, which show what a finite sum shows."""
+        """Give a record numbers beyond all others. A sum that is not finite shows nothing."""
         trace, distances = self._step.trace, [0.0]
         reads, branches = trace.reads, trace.branches
         for row, _, values in boundless_records(self._step.batch, self._random):

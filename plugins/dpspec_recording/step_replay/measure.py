@@ -203,8 +203,8 @@ class _Replays:
     def replace_boundless(self, row: int, values: Sequence[Tensor]) -> None:
         """Replay with a record beyond all others.
 
-        It shows what a finite sum shows. That gradients are finite is an assumption, and a script that skips a batch
-        for such a record tests a condition.
+        A sum that is not finite shows nothing: finite gradients are an assumption, and a script that skips a batch for
+        such a record tests a condition.
         """
         reads, branches = self._trace.reads, self._trace.branches
         with contextlib.suppress(AbstainError, ArithmeticError, IndexError, RuntimeError):

@@ -8,8 +8,8 @@ A loop that clips by a number of Python reads the norm of each record, and multi
 A replay with another record reads another norm, and may not multiply by the executed factor. What follows each read
 shows how the factor depends on it, over the records of a step and over steps. A number in one place is a constant if it
 is the same where the read numbers differ. It is a function of a read number if it, or its reciprocal, is linear in it,
-up to a bound. Then a replay goes on with the function of what it reads. After any other number, and after other
-operations than followed the same read of other batches, a step is not replayed.
+up to a bound. Then a replay continues with the function of the number that it reads. After any other number, and after
+other operations than followed the same read of other batches, a step is not replayed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class _Segment:
 
     Attributes:
         read: The read; None for the operations before the first one.
-        site: The line of the read, its number among those of a record or batch, and the truth value of a condition.
+        site: The line of the read, its number among the reads of a record or batch, and the truth value of a condition.
         record: The number of the record, if the script reads at this line equally often for each; else None.
         operations: The operations.
         branch: The functions that follow the read, without those after the last record.
@@ -120,7 +120,7 @@ class _Sample:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Argument:
     """A number in a traced step: the argument of an operation, with the reads that it may follow from.
 
     record: the number of the record that was read last, from 0; None if the script reads numbers of several.
@@ -179,7 +179,7 @@ class PythonNumbers:
     def may_branch(self) -> bool:
         """Whether steps that read numbers of the batch have other operations or unknown numbers after them.
 
-        The script may have chosen these by what it read, also at followed steps.
+        The script may have chosen these by the numbers that it read, also at followed steps.
         """
         return self._is_changed or any(len(ends) > 1 for ends in self._ends.values())
 
@@ -201,20 +201,20 @@ class PythonNumbers:
         segments = _segments(step.trace, reads, records)
         unknown = self._note_branches(segments)
         self._is_changed |= self.followed > 0 and bool(unknown)
-        places = self._places(segments, step, parameters)
+        arguments = self._arguments(segments, step, parameters)
         if self.may_branch:
             unknown = unknown or _unknown(segments, _OTHER_OPERATIONS)
         uses, varies = list[NumberUse](), False
-        for key, of_key in places.items():
-            samples = [*self._samples[key], *(place.sample for place in of_key)]
+        for key, of_key in arguments.items():
+            samples = [*self._samples[key], *(argument.sample for argument in of_key)]
             self._samples[key].extend(samples[-len(of_key) :])
             is_constant = _is_constant(samples) or _are_indices(of_key, step)
             if is_constant:
                 if _are_reads_different(samples):
                     continue
                 reason = "no other batch or record shows what follows from it"
-            elif (found := _function(samples)) is not None:
-                combination, function = found
+            elif (fitted := _function(samples)) is not None:
+                combination, function = fitted
                 uses += [NumberUse(p.operation, p.leaf, p.operations_of[combination], function) for p in of_key]
                 continue
             else:
@@ -252,17 +252,23 @@ class PythonNumbers:
         """The reads after which the script took one of several branches, and the numbers between which it takes it."""
         for segment in segments:
             branches = self._branches.get(segment.site, {})
-            own = branches.get(segment.branch)
-            if len(branches) < 2 or own is None or segment.read is None or segment.read.operation is None:
+            interval = branches.get(segment.branch)
+            if len(branches) < 2 or interval is None or segment.read is None or segment.read.operation is None:
                 continue
-            is_lowest, is_highest = (own[end] == choose(b[end] for b in branches.values()) for end, choose in _ENDS)
-            yield segment.read.operation, -math.inf if is_lowest else own[0], math.inf if is_highest else own[1]
+            is_lowest, is_highest = (
+                interval[end] == choose(b[end] for b in branches.values()) for end, choose in _ENDS
+            )
+            yield (
+                segment.read.operation,
+                -math.inf if is_lowest else interval[0],
+                math.inf if is_highest else interval[1],
+            )
 
-    def _places(
+    def _arguments(
         self, segments: Sequence[_Segment], step: TracedStep, parameters: Sequence[Tensor]
-    ) -> dict[Hashable, list[_Place]]:
-        """The numbers of a step by their place: what was read before, and the number of operations since then."""
-        places: dict[Hashable, list[_Place]] = defaultdict(list)
+    ) -> dict[Hashable, list[_Argument]]:
+        """The numbers of a step by their place: the last read, and the number of operations since then."""
+        arguments: dict[Hashable, list[_Argument]] = defaultdict(list)
         outside = _outside(step, parameters) if len(segments) > 1 else {}
         latest: dict[Hashable, list[_Read]] = defaultdict(list)
         for segment, is_last in zip(segments, [*[False] * (len(segments) - 1), True], strict=True):
@@ -275,8 +281,8 @@ class PythonNumbers:
                 for leaf, number in _leaves(operation, None if segment.read is None else outside):
                     key = (*site, offset, leaf) if offset < shared else (end, offset - shared, leaf)
                     sample = _Sample(number, reads, len(step.batch[0]))
-                    places[key].append(_Place(sample, segment.record, operation, leaf, operations_of))
-        return places
+                    arguments[key].append(_Argument(sample, segment.record, operation, leaf, operations_of))
+        return arguments
 
     def _note_branch(self, segment: _Segment, *, is_last: bool) -> int:
         """Note the branch that the script took after a read; returns the number of its operations in the segment.
@@ -286,7 +292,7 @@ class PythonNumbers:
         segment.branch = functions = segment.functions
         if not is_last:
             return len(functions)
-        shared = {known: _shared(known, functions) for known in self._branches.get(segment.site, {}) if known}
+        shared = {branch: _shared(branch, functions) for branch in self._branches.get(segment.site, {}) if branch}
         segment.branch = max(shared, key=lambda branch: shared[branch], default=())
         end = shared.get(segment.branch, 0)
         if not self._is_first:
@@ -331,14 +337,14 @@ def _copied(copy: Any, of_batch: Collection[int]) -> Iterator[tuple[int, _Read]]
 def _segments(trace: StepTrace, reads: Sequence[tuple[int, _Read]], records: int) -> list[_Segment]:
     """The operations of a step between its reads."""
     counts = Counter(read.line for _, read in reads)
-    seen: Counter[ScriptLine | None] = Counter()
+    numbers: Counter[ScriptLine | None] = Counter()
     segments = [_Segment(None)]
     starts = [0, *(start for start, _ in reads), len(trace.operations)]
     for _, read in reads:
         # a loop over the layers of each record reads at one line several times for each record
-        of_record, rest = divmod(counts[read.line], records)
-        record, position = (None, seen[read.line]) if rest else divmod(seen[read.line], of_record)
-        seen[read.line] += 1
+        of_record, remainder = divmod(counts[read.line], records)
+        record, position = (None, numbers[read.line]) if remainder else divmod(numbers[read.line], of_record)
+        numbers[read.line] += 1
         truth = read.value if isinstance(read.value, bool) else None
         segments.append(_Segment(read, (read.line, position, truth), record))
     for segment, start, end in zip(segments, starts[:-1], starts[1:], strict=True):
@@ -383,7 +389,7 @@ def _combined(
 def _outside(step: TracedStep, parameters: Sequence[Tensor]) -> dict[int, Hashable]:
     """By their ``id``, the tensors from before the step, and their values; one-element tensors are numbers.
 
-    The script may have made them of numbers that it read. Tensors of records and parameters are none of them.
+    The script may have made these of numbers that it read. Tensors of records and parameters do not count.
     """
     trace = step.trace
     omitted = {*map(address_of, (*step.batch, *step.held_records().tensors, *parameters)), 0}
@@ -438,9 +444,9 @@ def _unknown(segments: Sequence[_Segment], reason: str) -> str:
     return f"{named} reads a number of the batch, and {reason}: {READ_ADVICE}" if lines else ""
 
 
-def _are_indices(places: Sequence[_Place], step: TracedStep) -> bool:
+def _are_indices(arguments: Sequence[_Argument], step: TracedStep) -> bool:
     """Whether integers of a step count its records, or are their indices: of the record of a read, or the next one."""
-    numbers, of_reads = [place.sample.number for place in places], [place.record for place in places]
+    numbers, of_reads = [argument.sample.number for argument in arguments], [argument.record for argument in arguments]
     if not all(type(number) is int and record is not None for number, record in zip(numbers, of_reads, strict=True)):
         return False
     drawn = [] if step.drawn is None else step.drawn.indices.tolist()
@@ -474,7 +480,7 @@ def _are_reads_different(samples: Sequence[_Sample]) -> bool:
 
 
 def _function(samples: Sequence[_Sample]) -> tuple[Hashable, _Linear] | None:
-    """The combination of reads of which the numbers of a place are a function, and the function."""
+    """The combination of reads that gives the numbers of a place, and the function."""
     numbers = [sample.number for sample in samples]
     if not {*map(type, numbers)} <= {int, float} or not all(map(math.isfinite, numbers)):
         return None
@@ -491,7 +497,7 @@ def _function(samples: Sequence[_Sample]) -> tuple[Hashable, _Linear] | None:
 
 
 def _linear(points: Sequence[tuple[Any, float]], *, is_reciprocal: bool, is_norm: bool) -> _Linear | None:
-    """The function through all points, of which some may lie on one bound."""
+    """The function through all points. Some points may lie on one bound."""
     low, high = (choose(number for _, number in points) for choose in (min, max))
     for lowest, highest in ((-math.inf, math.inf), (-math.inf, high), (low, math.inf)):
         free = sorted({(read, number) for read, number in points if lowest < number < highest})

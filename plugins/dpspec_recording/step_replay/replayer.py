@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: _ALWAYS took less than SHARE of the training's time.
 _FIRST, _ALWAYS, SHARE = 2.0, 2, 0.05
 
-#: The number of first steps that are tried if none of them was replayed: it takes five of one number each to know a
-#: linear function with a bound.
+#: The number of first steps that are tried until one is replayed: with one number a step, five show a linear function
+#: with a bound.
 _TRIED = 8
 
 #: Why steps whose script may branch on the numbers that it read of their batch are not replayed.

@@ -535,7 +535,7 @@ class Replay:
         return repeated
 
     def _with_functions(self, operation: Operation, args: Any, kwargs: Any) -> Any:
-        """The arguments with the numbers that follow from what the replay read."""
+        """The arguments with the numbers that follow from the reads of the replay."""
         leaves, structure = tree_flatten((args, kwargs))
         for use in self._uses[id(operation)]:
             read = [self._read.get(id(source), source.results) for source in use.reads]
@@ -552,7 +552,7 @@ class Replay:
         """The script would read another number here.
 
         Raises:
-            AbstainError: What it would do then is not known.
+            AbstainError: The next operations of the script are then not known.
         """
         line, followed = "" if operation.line is None else f"{operation.line}: ", self._followed
         self.reads = f"{line}a number of Python depends on the record, for example by .item(): {READ_ADVICE}"

@@ -145,9 +145,7 @@ class DuplicateRecords(InputRule[CopyFacts], OwnRule[CopyFacts]):
         facts = [fact for fact in noted if fact is not None]
         if terms.group_size == 1:
             no_copies = _no_copies(facts) if len(facts) == len(noted) else ""
-            text = (
-                f"one person has one of the {records}{no_copies}; no record packs several persons"
-            )
+            text = f"one person has one of the {records}{no_copies}; no record packs several persons"
         else:
             text = f"one person has at most {terms.group_size} of the {records}"
         yield asked("repeated-records", f"{text}{_ids(facts, terms.group_size)}")
