@@ -20,7 +20,7 @@ from dpspec_recording.step_replay.loop_measure import LoopReplays
 from dpspec_recording.step_replay.projected_sums import projected_sum
 from dpspec_recording.step_replay.replayer import SHARE, Replayer
 from dpspec_recording.step_replay.timeline import NOISE, OVER, SUM, UPDATE, Timeline
-from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of
+from dpspec_recording.step_replay.trace import AbstainError, BeyondError, StepTrace, address_of
 
 #: Seconds that replays of other optimizers may take, however short the training is.
 _SECONDS_OF_OTHERS = 2.0
@@ -226,6 +226,7 @@ class ReplayedLoop(Replayer):
                 self._measure(timeline, sums, drawn, records, clip_norm, earlier, dataset_records)
             except AbstainError as error:
                 self._log.failure = str(error)
+                self._log.beyond = str(error) if isinstance(error, BeyondError) else self._log.beyond
             except Exception as error:
                 self._log.failure = f"{type(error).__name__}: {error}"[:200]
         self._log.end_step()

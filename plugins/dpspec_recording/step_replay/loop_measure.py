@@ -21,8 +21,9 @@ from torch import Tensor
 
 from dpspec_recording.step_replay.dependencies import Region, TracedStep, replay_with
 from dpspec_recording.step_replay.extreme_records import boundless_records, is_features
+from dpspec_recording.step_replay.limits import LARGEST_MOVE, MOVE_ROUNDING
 from dpspec_recording.step_replay.projected_sums import ProjectedSum, flat
-from dpspec_recording.step_replay.trace import AbstainError, StepTrace, address_of, tensors_in
+from dpspec_recording.step_replay.trace import AbstainError, BeyondError, StepTrace, address_of, tensors_in
 
 #: Factors of a record's features in a replay, and the number of records whose values are replaced.
 _SCALES, _RECORDS = (1.0, -30.0, 30.0, 0.0), 2
@@ -71,6 +72,7 @@ class LoopReplays:
         self._executed = flat(sums).detach() if projection is None else self._repeated([], {})
         records = len(step.batch[0])
         unit = max(torch.finfo(total.dtype).eps for total in sums)
+        self._most = LARGEST_MOVE * (1.0 + MOVE_ROUNDING) * clip_norm
         self._rounding = _ROUNDINGS * unit * ((records + _FEWEST) * clip_norm + float(self._executed.norm()))
 
     def _repeated(self, changed: Sequence[tuple[Tensor, Tensor]], memory: Mapping[int, Tensor]) -> Tensor:
@@ -94,6 +96,18 @@ class LoopReplays:
                 raise
             return self._repeated(changed, parameters or {})
 
+    def _require_known(self, is_small: bool, beyond: str) -> None:
+        """Abstain if a large change follows numbers of a record beyond all others: the loop may clip by these.
+
+        Raises:
+            BeyondError: It is so.
+        """
+        if beyond and not is_small:
+            raise BeyondError(
+                f"{beyond} reads a number of each record, and no record shows what the loop does with one beyond "
+                "these: clip by operations of torch, such as clamp"
+            )
+
     def compare_earlier(self, earlier: Sequence[Tensor]) -> None:
         """Let the sum of the step before grow by 1."""
         grown = flat(replay_with(self._step.trace, self._sums, [Region(total) for total in earlier], 1.0, 1.0))
@@ -103,7 +117,7 @@ class LoopReplays:
         """Give a record other values."""
         moved, reason = 0.0, "no replaced record moves the sum"
         for row in self._random.sample(range(len(self._step.batch[0])), _RECORDS):
-            results = [self._executed]
+            results, beyond = [self._executed], ""
             for values in self._values(row):
                 try:
                     total = self._replayed(values, [row])
@@ -112,8 +126,11 @@ class LoopReplays:
                     continue
                 # a record of one token may have no loss, as the mean over no token
                 results += [total] if bool(total.isfinite().all()) else []
+                beyond = beyond or self._step.trace.beyond
             distances = (float((a - b).norm()) for index, a in enumerate(results) for b in results[:index])
-            moved = max(moved, *distances, 0.0)
+            largest = max(*distances, 0.0)
+            self._require_known(largest <= self._most, beyond)
+            moved = max(moved, largest)
             self.replacements += len(results) - 1
         if not moved:
             raise AbstainError(reason)
@@ -121,12 +138,15 @@ class LoopReplays:
 
     def replace_with_boundless(self) -> None:
         """Give a record numbers beyond all others. A sum that is not finite shows nothing."""
-        trace, distances = self._step.trace, [0.0]
+        trace, distances, beyond = self._step.trace, [0.0], ""
         reads, branches = trace.reads, trace.branches
         for row, _, values in boundless_records(self._step.batch, self._random):
             with contextlib.suppress(AbstainError, ArithmeticError, IndexError, RuntimeError):
                 total = self._replayed(values, [row])
-                distances += [float((total - self._executed).norm())] if bool(total.isfinite().all()) else []
+                if bool(total.isfinite().all()):
+                    distances.append(float((total - self._executed).norm()))
+                    beyond = beyond or (trace.beyond if distances[-1] > self._most else "")
+        self._require_known(not beyond, beyond)
         trace.reads, trace.branches = reads, branches
         self._note(moved=max(distances) / self._clip_norm)
 
@@ -148,6 +168,7 @@ class LoopReplays:
                     continue
                 count += 1
                 change = float((self._executed - ours - theirs + both).norm())
+                self._require_known(change <= self._rounding, self._step.trace.beyond)
                 self._note(interaction=change / self._clip_norm if change > self._rounding else 0.0)
             if count:
                 return
@@ -172,6 +193,8 @@ class LoopReplays:
             for values in self._equal(sources):
                 with contextlib.suppress(AbstainError):  # the loop branches on its parameters or records
                     length = float(self._replayed(values, range(records), memory).norm()) - self._rounding
+                    if length > records * self._clip_norm and self._step.trace.beyond:
+                        continue  # the parameters are scaled too: nothing is known about such numbers
                     self._note(longest=length / records / self._clip_norm if math.isfinite(length) else 0.0)
 
     def _equal(self, sources: Mapping[int, Tensor]) -> list[list[Tensor]]:

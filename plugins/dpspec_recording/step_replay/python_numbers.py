@@ -20,7 +20,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -59,6 +59,10 @@ _MOST_VALUES = 2**24
 
 #: Why the script may branch on a number.
 _OTHER_OPERATIONS = "other operations follow it at some steps or records"
+
+
+#: The line of reads, and whether they are combined to a Euclidean norm.
+_Combination: TypeAlias = tuple[Hashable, bool]
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ class _Sample:
     """
 
     number: Any
-    reads: Mapping[Hashable, Any]
+    reads: Mapping[_Combination, Any]
     records: int
 
 
@@ -130,7 +134,7 @@ class _Argument:
     record: int | None
     operation: Operation
     leaf: int
-    operations_of: Mapping[Hashable, tuple[Operation, ...]]
+    operations_of: Mapping[_Combination, tuple[Operation, ...]]
 
 
 @dataclass(frozen=True)
@@ -174,6 +178,7 @@ class PythonNumbers:
         #: By site, the operations that follow the last read of a step. The first step adds to no earlier gradients.
         self._ends: dict[Hashable, set[tuple[object, ...]]] = defaultdict(set)
         self._is_first, self._is_changed = True, False
+        self._observed: dict[Hashable, tuple[float, float]] = {}  # by site, the smallest and largest number of a record
 
     @property
     def may_branch(self) -> bool:
@@ -205,12 +210,15 @@ class PythonNumbers:
         if self.may_branch:
             unknown = unknown or _unknown(segments, _OTHER_OPERATIONS)
         uses, varies = list[NumberUse](), False
+        constant_after = set[Hashable]()  # the lines after whose reads a real number is always the same
         for key, of_key in arguments.items():
             samples = [*self._samples[key], *(argument.sample for argument in of_key)]
             self._samples[key].extend(samples[-len(of_key) :])
             is_constant = _is_constant(samples) or _are_indices(of_key, step)
             if is_constant:
                 if _are_reads_different(samples):
+                    if type(samples[0].number) is float:
+                        constant_after |= {line for line, _ in of_key[0].operations_of}
                     continue
                 reason = "no other batch or record shows what follows from it"
             elif (fitted := _function(samples)) is not None:
@@ -230,7 +238,26 @@ class PythonNumbers:
             self.read_at |= {read.named: None for _, read in reads if not isinstance(read.value, bool)}
         limits = () if unknown else tuple(self._limits(segments))
         of_records = frozenset(id(s.read.operation) for s in segments if s.read is not None and s.record is not None)
-        return FollowedNumbers(uses=tuple(uses), limits=limits, of_records=of_records, unknown=unknown)
+        ranges = self._ranges(segments, constant_after)
+        return FollowedNumbers(uses=tuple(uses), limits=limits, of_records=of_records, ranges=ranges, unknown=unknown)
+
+    def _ranges(
+        self, segments: Sequence[_Segment], constant_after: Collection[Hashable]
+    ) -> dict[int, tuple[float, float]]:
+        """By the ``id`` of its operation, the smallest and the largest number of a line that reads each record."""
+        ranges = {}
+        for segment in segments:
+            number = _number(segment.read)
+            if segment.read is None or segment.record is None or number is None:
+                continue
+            site = segment.site
+            low, high = self._observed.get(site, (number, number))
+            self._observed[site] = min(low, number), max(high, number)
+        for segment in segments:
+            read = segment.read
+            if read is not None and segment.site in self._observed and read.line in constant_after:
+                ranges[id(read.operation)] = self._observed[segment.site]
+        return ranges
 
     def _note_branches(self, segments: Sequence[_Segment]) -> str:
         """Note the operations after each read; returns why they may depend on it, or an empty text."""
@@ -371,9 +398,9 @@ def _shared(first: Sequence[object], second: Sequence[object]) -> int:
 
 def _combined(
     latest: Mapping[Hashable, Sequence[_Read]], layers: int
-) -> tuple[dict[Hashable, Any], dict[Hashable, tuple[Operation, ...]]]:
+) -> tuple[dict[_Combination, Any], dict[_Combination, tuple[Operation, ...]]]:
     """The latest read of each line, and the Euclidean norm of its latest ones, if each layer may have one."""
-    reads, operations_of = dict[Hashable, Any](), dict[Hashable, tuple[Operation, ...]]()
+    reads, operations_of = dict[_Combination, Any](), dict[_Combination, tuple[Operation, ...]]()
     for line, of_line in latest.items():
         reads[line, False] = of_line[-1].value
         combined = {(line, False): of_line[-1:]}
@@ -479,7 +506,7 @@ def _are_reads_different(samples: Sequence[_Sample]) -> bool:
     )
 
 
-def _function(samples: Sequence[_Sample]) -> tuple[Hashable, _Linear] | None:
+def _function(samples: Sequence[_Sample]) -> tuple[_Combination, _Linear] | None:
     """The combination of reads that gives the numbers of a place, and the function."""
     numbers = [sample.number for sample in samples]
     if not {*map(type, numbers)} <= {int, float} or not all(map(math.isfinite, numbers)):
@@ -488,9 +515,8 @@ def _function(samples: Sequence[_Sample]) -> tuple[Hashable, _Linear] | None:
         reads = [sample.reads.get(key, math.nan) for sample in samples]
         if not all(type(read) in (int, float) and math.isfinite(read) for read in reads):
             continue
-        is_norm = isinstance(key, tuple) and bool(key[1])
         for is_reciprocal in (False, True):
-            function = _linear(list(zip(reads, numbers, strict=True)), is_reciprocal=is_reciprocal, is_norm=is_norm)
+            function = _linear(list(zip(reads, numbers, strict=True)), is_reciprocal=is_reciprocal, is_norm=key[1])
             if function is not None:
                 return key, function
     return None

@@ -51,12 +51,13 @@ class ReplayLog:
         tried: The number of chosen steps.
         replayed: The number of replayed ones.
         failure: Why the last chosen step that was not replayed was not; empty if all were.
+        beyond: Why one of the steps was not replayed that no other step can stand for; empty without such a step.
         has_ended: Whether no further step is replayed.
     """
 
     def __init__(self, calls: StepCalls) -> None:
         self.steps = self.tried = self.replayed = 0
-        self.failure, self.has_ended = "", False
+        self.failure, self.beyond, self.has_ended = "", "", False
         self.calls, self._replacements = calls, 0
         self._largest: dict[str, float] = {}
         self._replaced = ReplacedTensors()
@@ -110,6 +111,8 @@ class ReplayLog:
         unreplayed = self.calls.unreplayed if self.replayed else (self.failure or none_tried,)
         if origins.numbers.followed and origins.numbers.may_branch:
             unreplayed = (*unreplayed, _BRANCHES)
+        if self.replayed and self.beyond:
+            unreplayed = (*unreplayed, self.beyond)
         if self.replayed and self.has_ended:
             unreplayed = (*unreplayed, f"steps after the last replay: {self.failure}")
         return ReplayFacts(

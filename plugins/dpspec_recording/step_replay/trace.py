@@ -12,7 +12,7 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -62,6 +62,9 @@ _FEWEST_INTEGER = 3
 #: What to do about a number of Python on which a sum may depend in an unknown way.
 READ_ADVICE = "read numbers for logs after the step"
 
+#: All numbers.
+_ALL = (-math.inf, math.inf)
+
 #: Packages whose lines are not the script's.
 _LIBRARIES = frozenset({"dpspec", "dpspec_recording", "opacus", "torch"})
 
@@ -76,6 +79,10 @@ class AbstainError(Exception):
 
 class OtherCountError(AbstainError):
     """The number of different values depends on the record."""
+
+
+class BeyondError(AbstainError):
+    """A record moves the sum too far if the script does nothing else with numbers beyond all that it read."""
 
 
 @dataclass(frozen=True)
@@ -170,12 +177,15 @@ class FollowedNumbers:
         limits: The reads after which the script took one of several branches, with the smallest and the largest number
             with which it takes it.
         of_records: The numbers (``id``) of the reads of one record each.
+        ranges: By the number (``id``) of such a read after which a real number was always the same: the smallest and
+            the largest read number. The script may clip by it beyond, as ``min(1, C / norm)`` is 1 for all small norms.
         unknown: Why other numbers or operations may follow from the read ones; empty if none may.
     """
 
     uses: tuple[NumberUse, ...] = ()
     limits: tuple[tuple[Operation, float, float], ...] = ()
     of_records: frozenset[int] = frozenset()
+    ranges: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     unknown: str = ""
 
 
@@ -221,6 +231,7 @@ class StepTrace(TorchDispatchMode):
         reads: The first such read, of a value that may depend on a record; else empty.
         branches: Whether a condition on several records, as of ``if``, had another result in a replay.
         followed: What follows from the numbers that the step read, once it is known.
+        beyond: The line that read a number of a record beyond all others in the last replay; empty without.
         exchanged: The operation that exchanged values with other processes, if a replay without it gives another sum.
         copied: The tensors whose values the script copied without an operation.
     """
@@ -242,6 +253,7 @@ class StepTrace(TorchDispatchMode):
         self.reads = self.exchanged = self._collective = ""
         self.copied: list[CopiedValues] = []
         self.followed: FollowedNumbers | None = None
+        self.beyond = ""
         self._reads = _UnseenReads(self)
 
     def start(self) -> None:
@@ -457,6 +469,7 @@ class StepTrace(TorchDispatchMode):
                     replay.repeat(operation)
             finally:
                 self.reads, self.branches = self.reads or replay.reads, self.branches or replay.branches
+                self.beyond = replay.beyond
             return [replay.value(tensor).detach().clone() for tensor in targets]
 
 
@@ -482,7 +495,7 @@ class Replay:
             self._uses[id(use.operation)].append(use)
         limits = () if self._followed is None else self._followed.limits
         self._limits = {id(operation): (low, high) for operation, low, high in limits}
-        self.reads, self.branches = "", False
+        self.reads, self.branches, self.beyond = "", False, ""
 
     def value(self, tensor: Tensor) -> Tensor:
         """Return the value of a tensor of the step after the operations that were repeated."""
@@ -557,7 +570,10 @@ class Replay:
         line, followed = "" if operation.line is None else f"{operation.line}: ", self._followed
         self.reads = f"{line}a number of Python depends on the record, for example by .item(): {READ_ADVICE}"
         is_known = followed is not None and not followed.unknown
-        low, high = self._limits.get(id(operation), (-math.inf, math.inf))
+        lowest, highest = _ALL if followed is None else followed.ranges.get(id(operation), _ALL)
+        if not isinstance(number, bool) and not lowest <= number <= highest:
+            self.beyond = self.beyond or str(operation.line or "a library")
+        low, high = self._limits.get(id(operation), _ALL)
         is_other_branch = isinstance(number, bool) or (is_known and not low <= number <= high)
         is_of_record = followed is not None and id(operation) in followed.of_records
         self.branches |= is_other_branch and not is_of_record
