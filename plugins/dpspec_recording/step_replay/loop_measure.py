@@ -104,7 +104,7 @@ class LoopReplays:
         """
         if beyond and not is_small:
             raise BeyondError(
-                f"{beyond} reads a number of each record, and no record shows what the loop does with one beyond "
+                f"{beyond} reads a number of each record, and no record shows the operations of the loop after one beyond "
                 "these: clip by operations of torch, such as clamp"
             )
 

@@ -51,7 +51,7 @@ class ReplayLog:
         tried: The number of chosen steps.
         replayed: The number of replayed ones.
         failure: Why the last chosen step that was not replayed was not; empty if all were.
-        beyond: Why one of the steps was not replayed that no other step can stand for; empty without such a step.
+        beyond: Why a step was not replayed, although others were, and the claim is open; empty without such a step.
         has_ended: Whether no further step is replayed.
     """
 
