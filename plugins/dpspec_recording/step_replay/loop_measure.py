@@ -104,8 +104,8 @@ class LoopReplays:
         """
         if beyond and not is_small:
             raise BeyondError(
-                f"{beyond} reads a number of each record, and no record shows the operations of the loop after one beyond "
-                "these: clip by operations of torch, such as clamp"
+                f"{beyond} reads a number of each record, and no record shows the operations of the loop after one "
+                "beyond these: clip by operations of torch, such as clamp"
             )
 
     def compare_earlier(self, earlier: Sequence[Tensor]) -> None:
