@@ -110,7 +110,7 @@ def test_arrays_of_any_library_are_recorded(kind: Any, tmp_path: Path) -> None:
     assert {"loop-reports", "model-state", "update-rule"} <= {one.name for one in found.assumptions}
     confirmed = " ".join(found.audit.recording.confirm)
     for words in (
-        "none by its records or size, cuts and fills none, and draws them at random (by no hash, list or loss)",
+        "by its own coin with the one declared rate (no buckets, strata, households, turns, hash, list or loss)",
         "no loss or norm decides that noise is drawn again, no key or random number has two uses",
         "the noise is Gaussian in all directions, of one size for all batches, and beyond",
         "the reported arrays are the whole model",
